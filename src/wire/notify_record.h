@@ -1,0 +1,27 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "stagelink/result.h"
+
+// A notification, in a ring or as the payload of kNotify:
+//   u32 payload bytes, u16 reason (outcome of the transfer it follows), u16 zero, payload.
+namespace stagelink::wire {
+
+inline constexpr size_t kNotifyHeaderBytes = 8;
+
+struct NotifyRecord {
+  Reason outcome = Reason::kOk;
+  std::span<const std::byte> payload;  // Into the input.
+};
+
+std::array<std::byte, kNotifyHeaderBytes> encode_notify_header(Reason outcome,
+                                                               uint32_t payload_bytes) noexcept;
+// Reads one record from the front of `in`. Errors: corrupt (frame).
+Result<NotifyRecord> decode_notify(std::span<const std::byte> in);
+
+}  // namespace stagelink::wire
