@@ -1,0 +1,57 @@
+# stagelink_layer(<name> [EXCLUDE <files>] [LINK <targets>])
+#
+# One folder of src/ is one static library, stagelink_<name>, made of every .cc file below it. It
+# links the layers declared before it. A folder without sources yet is an interface library.
+#
+# Its headers, and those of include/stagelink for `base`, must each compile alone: the target
+# header_check compiles one file a header (not part of the default build).
+set(STAGELINK_LAYERS "" CACHE INTERNAL "Layers declared so far, lowest first")
+add_custom_target(header_check)
+
+function(stagelink_layer name)
+  cmake_parse_arguments(ARG "" "" "EXCLUDE;LINK" ${ARGN})
+  set(folder ${PROJECT_SOURCE_DIR}/src/${name})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${folder}/*.cc)
+  foreach(file IN LISTS ARG_EXCLUDE)
+    list(REMOVE_ITEM sources ${folder}/${file})
+  endforeach()
+
+  set(target stagelink_${name})
+  set(scope PUBLIC)
+  if(sources)
+    add_library(${target} STATIC ${sources})
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_link_libraries(${target} ${scope} stagelink_options ${ARG_LINK})
+  foreach(lower IN LISTS STAGELINK_LAYERS)
+    target_link_libraries(${target} ${scope} stagelink_${lower})
+  endforeach()
+  set(STAGELINK_LAYERS ${STAGELINK_LAYERS} ${name} CACHE INTERNAL "")
+
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/src ${folder}/*.h)
+  if(name STREQUAL "base")
+    file(GLOB_RECURSE public CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/include
+      ${PROJECT_SOURCE_DIR}/include/stagelink/*.h)
+    list(APPEND headers ${public})
+  endif()
+  stagelink_header_check(${target} "${headers}")
+endfunction()
+
+function(stagelink_header_check target headers)
+  if(NOT headers)
+    return()
+  endif()
+  set(files)
+  foreach(header IN LISTS headers)
+    string(MAKE_C_IDENTIFIER ${header} stem)
+    set(file ${PROJECT_BINARY_DIR}/header_check/${stem}.cc)
+    file(CONFIGURE OUTPUT ${file} CONTENT "#include \"${header}\"\n")
+    list(APPEND files ${file})
+  endforeach()
+  add_library(${target}_headers OBJECT EXCLUDE_FROM_ALL ${files})
+  target_link_libraries(${target}_headers PRIVATE ${target})
+  set_target_properties(${target}_headers PROPERTIES CXX_CLANG_TIDY "")
+  add_dependencies(header_check ${target}_headers)
+endfunction()
