@@ -1,0 +1,21 @@
+#pragma once
+
+#include <initializer_list>
+
+#include <CLI/CLI.hpp>
+
+namespace stagelink::cli {
+
+// Exit codes that scripts can use.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;   // The work was done and its outcome is bad.
+inline constexpr int kExitUsage = 2;    // Nothing was done: wrong options or input.
+
+// One function for each command, one file for each function. It adds a sub-command to `app`, whose
+// callback runs the command and stores its exit code in `exit_code`. Both outlive the parsing.
+using AddCommand = void (*)(CLI::App& app, int& exit_code);
+
+// Declare a command here and name it in the list.
+inline constexpr std::initializer_list<AddCommand> kCommands = {};
+
+}  // namespace stagelink::cli

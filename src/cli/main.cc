@@ -1,0 +1,41 @@
+#include <cstdio>
+#include <exception>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "stagelink/version.h"
+
+namespace stagelink::cli {
+namespace {
+
+int run(int argc, char** argv) {
+  CLI::App app("Moves the data of disaggregated LLM serving between processes.", "stagelink");
+  app.set_version_flag("--version", std::string("stagelink ") + kVersion);
+  app.require_subcommand(1);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("error: ") + error.what() + "\nRun with --help for the options.\n";
+  });
+
+  int exit_code = kExitOk;
+  for (const AddCommand add : kCommands) add(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace stagelink::cli
+
+int main(int argc, char** argv) {
+  try {
+    return stagelink::cli::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return stagelink::cli::kExitFailed;
+  }
+}
