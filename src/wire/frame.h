@@ -13,9 +13,10 @@
 //        0      4  magic "SLK1" (0x314b4c53)
 //        4      2  type
 //        6      2  flags (0)
-//        8      4  payload_bytes
+//        8      4  payload_bytes, bounded by type
 //       12      4  fd_count: descriptors that travel with the first byte (UNIX sockets only)
 //       16      8  request_id, chosen by the sender of a request and echoed in answers
+//       24
 namespace stagelink::wire {
 
 enum class FrameType : uint16_t {
@@ -51,9 +52,12 @@ inline constexpr uint32_t kMaxBatchBytes = 32 << 20;    // kRead, kWrite: about 
 inline constexpr uint32_t kMaxFds = 4;
 
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept;
-// Errors: corrupt (frame) names the field: magic, type, payload_bytes beyond the bound of the type,
-// fd_count.
+// Errors: corrupt (frame) names the field: magic, type, flags, payload_bytes beyond the bound of
+// the type, fd_count.
 Result<FrameHeader> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> in);
 uint32_t max_payload_bytes(FrameType type) noexcept;
+// kMaxFds for the frames of a handshake and for kRegion, else 0.
+uint32_t max_fds(FrameType type) noexcept;
+const char* frame_name(FrameType type) noexcept;
 
 }  // namespace stagelink::wire

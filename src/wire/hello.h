@@ -8,6 +8,24 @@
 #include "stagelink/region.h"
 #include "stagelink/result.h"
 
+// The handshake. A text is a u16 length and its bytes, without control characters. A sender with a
+// newer minor may append fields to a hello or a welcome; an older receiver ignores them.
+//
+//   Hello                                   Welcome
+//   offset  bytes  field                    offset  bytes  field
+//        0      2  version major                 0      2  version major
+//        2      2  version minor                 2      2  version minor
+//        4      1  role                          4      4  pid
+//        5      3  zero                          8     16  instance (high, low)
+//        8     16  instance (high, low)         24     16  host
+//       24     16  target                       40      4  table_capacity
+//       40     16  host                         44      4  ring_bytes
+//       56      4  pid                          48      8  page_nonce
+//       60    2+n  name                         56      8  max_notification_bytes
+//                                               64    2+n  name
+//   Outcome                                    ...    2+m  socket_path
+//        0      2  reason (wire/reason_code.h)
+//        2    2+n  message
 namespace stagelink::wire {
 
 // What a connection is for. A probe (over TCP) only learns the welcome and is closed.
@@ -28,6 +46,7 @@ struct Hello {
   InstanceId host;            // Identity of the sender's boot and IPC namespace.
   uint32_t pid = 0;
   std::string name;           // At most kMaxNameBytes.
+  friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 // Answer to a hello. Over a UNIX socket to a kControl hello it carries four fds: region table
@@ -43,17 +62,22 @@ struct Welcome {
   uint64_t max_notification_bytes = 0;
   std::string name;
   std::string socket_path;    // Where same-host peers connect.
+  friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 // How a request or a handshake ended.
 struct Outcome {
   Reason reason = Reason::kOk;
-  std::string message;        // Cut to 1 KiB by the encoder.
+  std::string message;        // Cut to kMaxMessageBytes by the encoder.
+  friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
 inline constexpr size_t kMaxNameBytes = 128;
 inline constexpr size_t kMaxPathBytes = 107;  // sun_path less its NUL.
+inline constexpr size_t kMaxMessageBytes = 1024;
 
+// Texts that are longer than their bound are cut, and their control characters become '?': what an
+// encoder makes can always be decoded. Whoever accepts a name or a path checks its length first.
 std::vector<std::byte> encode(const Hello& hello);
 std::vector<std::byte> encode(const Welcome& welcome);
 std::vector<std::byte> encode(const Outcome& outcome);
@@ -62,6 +86,9 @@ Result<Hello> decode_hello(std::span<const std::byte> in);
 Result<Welcome> decode_welcome(std::span<const std::byte> in);
 // An unknown reason of a newer minor becomes the first reason of its code.
 Result<Outcome> decode_outcome(std::span<const std::byte> in);
+
+// The outcome as a Status, its message prefixed by `who` said it.
+Status to_status(const Outcome& outcome, const char* who);
 
 // incompatible unless the majors are equal and the minors at most one apart.
 Status check_version(Version theirs, const char* what);

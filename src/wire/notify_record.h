@@ -8,8 +8,13 @@
 
 #include "stagelink/result.h"
 
-// A notification, in a ring or as the payload of kNotify:
-//   u32 payload bytes, u16 reason (outcome of the transfer it follows), u16 zero, payload.
+// A notification, in a ring or as the payload of kNotify.
+//
+//   offset  bytes  field
+//        0      4  payload_bytes
+//        4      2  outcome of the transfer that it follows (wire/reason_code.h)
+//        6      2  zero
+//        8      n  payload
 namespace stagelink::wire {
 
 inline constexpr size_t kNotifyHeaderBytes = 8;
@@ -21,7 +26,8 @@ struct NotifyRecord {
 
 std::array<std::byte, kNotifyHeaderBytes> encode_notify_header(Reason outcome,
                                                                uint32_t payload_bytes) noexcept;
-// Reads one record from the front of `in`. Errors: corrupt (frame).
+// Reads one record from the front of `in`; what stands behind it is not looked at. Errors: corrupt
+// (frame).
 Result<NotifyRecord> decode_notify(std::span<const std::byte> in);
 
 }  // namespace stagelink::wire
