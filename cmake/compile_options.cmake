@@ -23,7 +23,7 @@ target_include_directories(stagelink_options INTERFACE
 target_link_libraries(stagelink_options INTERFACE Threads::Threads)
 # -Wsign-conversion belongs to -Wconversion for clang but not for GCC; both check the same set.
 target_compile_options(stagelink_options INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Woverloaded-virtual
   -Wimplicit-fallthrough -Wcast-align -Wformat=2 -fno-omit-frame-pointer
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Wthread-safety-beta -Wno-sign-conversion>
   $<$<BOOL:${STAGELINK_WERROR}>:-Werror>)
