@@ -21,10 +21,12 @@ add_library(stagelink_options INTERFACE)
 target_include_directories(stagelink_options INTERFACE
   ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(stagelink_options INTERFACE Threads::Threads)
+# Designated initialisers leave the other fields to their defaults on purpose.
 # -Wsign-conversion belongs to -Wconversion for clang but not for GCC; both check the same set.
 target_compile_options(stagelink_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Woverloaded-virtual
-  -Wimplicit-fallthrough -Wcast-align -Wformat=2 -fno-omit-frame-pointer
+  -Wimplicit-fallthrough -Wcast-align -Wformat=2 -Wno-missing-field-initializers
+  -fno-omit-frame-pointer
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Wthread-safety-beta -Wno-sign-conversion>
   $<$<BOOL:${STAGELINK_WERROR}>:-Werror>)
 target_compile_definitions(stagelink_options INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)

@@ -1,0 +1,60 @@
+# Each target sets up what it needs: Debian packages (as root; otherwise it prints the command to
+# run) and, for the Python side, a virtual environment in .venv.
+.DEFAULT_GOAL := help
+.PHONY: help demo build test quick-test bench lint format docs aarch64 clean
+MAKEFLAGS += --no-print-directory
+CMAKE_QUIET := --log-level=WARNING
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: build ## Build the command and replay a small workload between two processes
+	build/release/stagelink demo
+
+build: ## Build build/release/stagelink
+	@tools/setup.sh build
+	@cmake --preset release $(CMAKE_QUIET)
+	@cmake --build --preset release --target stagelink
+
+test: ## Run every test: C++, Python, sanitizers, a short fuzz run, tree checks
+	@tools/setup.sh test
+	@tools/venv.sh
+	@python3 tools/run_tests.py
+
+quick-test: ## The same without sanitizers and fuzzing
+	@tools/setup.sh test
+	@tools/venv.sh
+	@python3 tools/run_tests.py --quick
+
+bench: ## Run the benchmark suite of the engine (prints its table; takes minutes)
+	@tools/setup.sh build
+	@cmake --preset release $(CMAKE_QUIET) -DSTAGELINK_BENCH=ON
+	@cmake --build --preset release
+	build/release/stagelink bench suite engine
+
+lint: ## clang-format, clang-tidy, shape of the tree, ruff and mypy
+	@tools/setup.sh lint
+	@tools/venv.sh
+	@python3 tools/check_shape.py
+	@tools/lint_cpp.sh format
+	@tools/lint_python.sh
+	@tools/lint_cpp.sh tidy
+
+format: ## Rewrite the sources as clang-format and ruff want them
+	@tools/setup.sh lint
+	@tools/venv.sh
+	@tools/lint_cpp.sh rewrite
+	@.venv/bin/ruff check --quiet --fix python tests tools examples bench
+	@.venv/bin/ruff format --quiet python tests tools examples bench
+
+docs: build ## Write the generated pages of docs/
+	@tools/docs.sh
+
+aarch64: ## Check that the library's layers compile for 64-bit Arm
+	@tools/setup.sh aarch64
+	@cmake -S . -B build/aarch64 -G Ninja --toolchain cmake/aarch64.cmake $(CMAKE_QUIET) \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSTAGELINK_WERROR=ON
+	@cmake --build build/aarch64 --target stagelink_engine
+
+clean: ## Remove build/ and .venv
+	rm -rf build .venv

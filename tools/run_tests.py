@@ -1,0 +1,224 @@
+#!/usr/bin/env python3
+"""Run everything that `make test` promises, cheap checks first, and add up the outcome.
+
+A step that fails does not hide the others, but a tree that does not build ends the run. What a
+machine cannot do (no clang, no Python module) is named as skipped and never counted as passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from xml.etree import ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build"
+JOBS = os.cpu_count() or 2
+VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
+STEP_TIMEOUT_S = 1200
+
+
+class Tally:
+    """Counts of tests, and the names of the steps that failed or were left out."""
+
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed = 0
+        self.skipped = 0
+        self.failures: list[str] = []
+        self.left_out: list[str] = []
+
+    def add_junit(self, path: pathlib.Path) -> None:
+        for case in ElementTree.parse(path).iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                self.failed += 1
+            elif case.find("skipped") is not None:
+                self.skipped += 1
+            else:
+                self.passed += 1
+
+    def add(self, name: str, ok: bool) -> None:
+        self.passed += ok
+        self.failed += not ok
+        if not ok:
+            self.failures.append(name)
+
+    def leave_out(self, what: str, why: str) -> None:
+        self.left_out.append(f"{what}: {why}")
+
+
+def run(*command: object, **environment: str) -> bool:
+    """True if the command exits with 0 within the time of a step."""
+    words = [str(word) for word in command]
+    print("+", " ".join(words), flush=True)
+    try:
+        done = subprocess.run(
+            words, cwd=ROOT, env=os.environ | environment, timeout=STEP_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        print(f"stopped after {STEP_TIMEOUT_S} s: {' '.join(words)}", flush=True)
+        return False
+    return done.returncode == 0
+
+
+def python_side() -> bool:
+    return (ROOT / "cmake" / "python.cmake").exists()
+
+
+def build(preset: str, *options: str) -> bool:
+    return run("cmake", "--preset", preset, "--log-level=WARNING", *options) and run(
+        "cmake", "--build", "--preset", preset, "-j", JOBS, "--", "--quiet"
+    )
+
+
+def ctest(tally: Tally, preset: str, *options: str) -> None:
+    report = BUILD / preset / "ctest.xml"
+    report.unlink(missing_ok=True)
+    ok = run("ctest", "--preset", preset, "-j", JOBS, "--output-junit", report, "--progress",
+             "--no-label-summary", *options)  # fmt: skip
+    if report.exists():
+        tally.add_junit(report)
+    if not ok:
+        tally.failures.append(f"ctest {preset}")
+        tally.failed += not report.exists()
+
+
+def step_shape(tally: Tally) -> None:
+    tally.add("shape of the tree", run(sys.executable, "tools/check_shape.py"))
+
+
+def step_python_lint(tally: Tally) -> None:
+    tally.add("python lint", run("tools/lint_python.sh"))
+
+
+def step_dev(tally: Tally) -> None:
+    options = []
+    if python_side():
+        options = ["-DSTAGELINK_PYTHON=ON", f"-DPython_EXECUTABLE={VENV_PYTHON}"]
+    if not build("dev", *options):
+        sys.exit("make test: the tree does not build (preset dev)")
+    ctest(tally, "dev")
+
+
+def step_docs(tally: Tally) -> None:
+    tally.add("docs/options.md is up to date", run("tools/docs.sh", "--check"))
+
+
+def step_python(tally: Tally) -> None:
+    tests = ROOT / "tests" / "python"
+    if not python_side() or not any(tests.glob("test_*.py")):
+        tally.leave_out("pytest", "there is no Python side in this tree")
+        return
+    report = BUILD / "dev" / "pytest.xml"
+    report.unlink(missing_ok=True)
+    ok = run(VENV_PYTHON, "-m", "pytest", "-q", f"--junitxml={report}", tests,
+             PYTHONPATH=str(BUILD / "dev" / "python"), PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+    if report.exists():
+        tally.add_junit(report)
+    if not ok:
+        tally.failures.append("pytest")
+        tally.failed += not report.exists()
+
+
+def step_sanitizer(preset: str, *options: str) -> Callable[[Tally], None]:
+    def step(tally: Tally) -> None:
+        if shutil.which("clang++") is None:
+            tally.leave_out(f"{preset} tests", "clang++ is not installed")
+        elif build(preset):
+            ctest(tally, preset, *options)
+        else:
+            tally.add(f"build of preset {preset}", False)
+
+    return step
+
+
+def fuzz_one(program: pathlib.Path, seconds: int) -> tuple[str, bool]:
+    name = program.name
+    work = BUILD / "fuzz" / "work" / name
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    corpora = [work]
+    seeds = ROOT / "fuzz" / "corpus" / name.removeprefix("fuzz_")
+    if seeds.is_dir():
+        corpora.append(seeds)
+    log = work.with_suffix(".log")
+    command = [program, f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
+               f"-artifact_prefix={work.parent}/{name}-", *corpora]  # fmt: skip
+    with log.open("wb") as out:
+        done = subprocess.run(command, stdout=out, stderr=out, check=False)
+    tail = log.read_text(errors="replace").splitlines()[-25:]
+    print(f"{name}: {tail[-1] if done.returncode == 0 and tail else f'see {log}'}", flush=True)
+    if done.returncode != 0:
+        print("\n".join(tail), flush=True)
+    return name, done.returncode == 0
+
+
+def step_fuzz(seconds: int) -> Callable[[Tally], None]:
+    def step(tally: Tally) -> None:
+        if shutil.which("clang++") is None:
+            tally.leave_out("fuzz targets", "clang++ is not installed")
+            return
+        if not build("fuzz"):
+            tally.add("build of preset fuzz", False)
+            return
+        sources = sorted((ROOT / "fuzz").glob("fuzz_*.cc"))
+        programs = [BUILD / "fuzz" / source.stem for source in sources]
+        with ThreadPoolExecutor(JOBS) as pool:
+            for name, ok in pool.map(lambda program: fuzz_one(program, seconds), programs):
+                tally.add(name, ok)
+
+    return step
+
+
+def close(tally: Tally, started: float) -> int:
+    print()
+    for line in tally.left_out:
+        print(f"left out: {line}")
+    for line in tally.failures:
+        print(f"failed: {line}")
+    counts = [f"{tally.failed} failed"] if tally.failed else []
+    counts.append(f"{tally.passed} passed")
+    if tally.skipped:
+        counts.append(f"{tally.skipped} skipped")
+    print(f"==== {', '.join(counts)} in {time.monotonic() - started:.2f}s ====", flush=True)
+    return 1 if tally.failures or tally.failed or not tally.passed else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="no sanitizers, no fuzzing")
+    parser.add_argument("--fuzz-seconds", type=int, default=10, help="for each fuzz target")
+    arguments = parser.parse_args()
+
+    steps: list[tuple[str, Callable[[Tally], None]]] = [
+        ("shape", step_shape),
+        ("python lint", step_python_lint),
+        ("dev", step_dev),
+        ("docs", step_docs),
+        ("python", step_python),
+    ]
+    if not arguments.quick:
+        steps += [
+            ("asan", step_sanitizer("asan")),
+            ("tsan", step_sanitizer("tsan")),
+            ("fuzz", step_fuzz(arguments.fuzz_seconds)),
+        ]
+    tally = Tally()
+    started = time.monotonic()
+    for name, step in steps:
+        begun = time.monotonic()
+        print(f"\n==== {name} ====", flush=True)
+        step(tally)
+        print(f"==== {name}: {time.monotonic() - begun:.1f}s ====", flush=True)
+    return close(tally, started)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
