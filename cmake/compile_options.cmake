@@ -13,7 +13,9 @@ find_package(Threads REQUIRED)
 if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(STAGELINK_CCACHE ccache)
   if(STAGELINK_CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${STAGELINK_CCACHE})
+    # Without the folder in the hash, build folders share what they have compiled.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 ${STAGELINK_CCACHE})
   endif()
 endif()
 

@@ -81,8 +81,8 @@ def build(preset: str, *options: str) -> bool:
 def ctest(tally: Tally, preset: str, *options: str) -> None:
     report = BUILD / preset / "ctest.xml"
     report.unlink(missing_ok=True)
-    ok = run("ctest", "--preset", preset, "-j", JOBS, "--output-junit", report, "--progress",
-             "--no-label-summary", *options)  # fmt: skip
+    always = ("-j", JOBS, "--output-junit", report, "--progress", "--no-label-summary")
+    ok = run("ctest", "--preset", preset, *always, *options)
     if report.exists():
         tally.add_junit(report)
     if not ok:
@@ -118,8 +118,8 @@ def step_python(tally: Tally) -> None:
         return
     report = BUILD / "dev" / "pytest.xml"
     report.unlink(missing_ok=True)
-    ok = run(VENV_PYTHON, "-m", "pytest", "-q", f"--junitxml={report}", tests,
-             PYTHONPATH=str(BUILD / "dev" / "python"), PYTHONDONTWRITEBYTECODE="1")  # fmt: skip
+    environment = {"PYTHONPATH": str(BUILD / "dev" / "python"), "PYTHONDONTWRITEBYTECODE": "1"}
+    ok = run(VENV_PYTHON, "-m", "pytest", "-q", f"--junitxml={report}", tests, **environment)
     if report.exists():
         tally.add_junit(report)
     if not ok:
@@ -149,8 +149,9 @@ def fuzz_one(program: pathlib.Path, seconds: int) -> tuple[str, bool]:
     if seeds.is_dir():
         corpora.append(seeds)
     log = work.with_suffix(".log")
-    command = [program, f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048",
-               f"-artifact_prefix={work.parent}/{name}-", *corpora]  # fmt: skip
+    options = [f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048"]
+    options.append(f"-artifact_prefix={work.parent}/{name}-")
+    command = [str(program), *options, *(str(corpus) for corpus in corpora)]
     with log.open("wb") as out:
         done = subprocess.run(command, stdout=out, stderr=out, check=False)
     tail = log.read_text(errors="replace").splitlines()[-25:]
