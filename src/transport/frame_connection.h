@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -22,8 +23,9 @@ class FrameConnection final : public PollHandler {
  public:
   class Owner {
    public:
-    // `payload` and `fds` are valid during the call; take fds by moving them out. A failure closes
-    // the connection and is given back in on_closed.
+    // `payload` and `fds` are valid during the call; take fds by moving them out, the others are
+    // closed. A failure closes the connection and is given back in on_closed. The owner may destroy
+    // the connection inside it.
     virtual Status on_frame(FrameConnection& from,
                             const wire::FrameHeader& header,
                             std::span<const std::byte> payload,
@@ -42,8 +44,8 @@ class FrameConnection final : public PollHandler {
   ~FrameConnection();
 
   // Queues one frame and sends what the socket takes. Errors: busy (ring_full) when more than
-  // kMaxQueuedBytes wait to be sent; peer_lost. fds are duplicated into the kernel on send and stay
-  // the caller's only until this returns: pass dup'ed ones as UniqueFd.
+  // kMaxQueuedBytes wait to be sent; limit (too_large, nofile); peer_lost. Never calls the owner: a
+  // broken connection tells it from the loop. fds are closed here once the kernel has taken them.
   Status send(wire::FrameType type,
               uint64_t request_id,
               std::span<const std::byte> payload,
@@ -54,6 +56,9 @@ class FrameConnection final : public PollHandler {
   bool drained() const noexcept { return queue_.empty(); }
 
   static constexpr size_t kMaxQueuedBytes = 1 << 20;
+  // At most this many bytes are received in one on_ready(), so that a busy peer does not starve
+  // others.
+  static constexpr size_t kReceiveBytes = 64 << 10;
 
  private:
   struct Outgoing {
@@ -61,20 +66,29 @@ class FrameConnection final : public PollHandler {
     size_t sent = 0;
     std::vector<UniqueFd> fds;
   };
+  enum class Step : uint8_t { kGoOn, kGone };  // Gone: `this` must not be touched any more.
+
   FrameConnection(Poller& poller, UniqueFd fd, Owner& owner) noexcept;
-  Status receive();
-  Status deliver();
+  Step receive();
+  Step deliver_frames();
+  Step deliver(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Step check_waiting_fds(const std::optional<wire::FrameHeader>& unfinished);
   Status flush();
-  void fail(const Status& why);
+  void watch_for_room(bool wanted);
+  void break_off(const Status& why) noexcept;
+  Step fail(const Status& why);
 
   Poller& poller_;
   UniqueFd fd_;
   Owner& owner_;
-  std::vector<std::byte> input_;
-  std::vector<UniqueFd> input_fds_;
+  std::vector<std::byte> input_;     // Unfinished frames.
+  std::vector<UniqueFd> input_fds_;  // In the order of the frames that they belong to.
   std::deque<Outgoing> queue_;
   size_t queued_bytes_ = 0;
+  bool watches_for_room_ = false;
   bool closed_ = false;
+  Status broken_;               // Why sending is over; told to the owner by the loop.
+  bool* destroyed_ = nullptr;   // Set by the destructor while the owner is being called.
 };
 
 }  // namespace stagelink::transport
