@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "base/text.h"
+
 namespace stagelink {
 namespace {
 
@@ -28,7 +30,8 @@ std::array<RateSlot, 256> g_slots;
 constexpr int kLevelUnset = -1;
 std::atomic<int> g_level{kLevelUnset};
 
-constexpr std::array<std::string_view, 5> kLevelNames = {"debug", "info", "warning", "error", "off"};
+constexpr std::array<std::string_view, 5> kLevelNames = {"debug", "info", "warning", "error",
+                                                         "off"};
 
 int level_from_environment() noexcept {
   const char* text = std::getenv("STAGELINK_LOG_LEVEL");
@@ -66,32 +69,19 @@ bool admit(RateSlot& slot, int64_t now, uint32_t& held_back) noexcept {
   return slot.lines.fetch_add(1) < kLinesPerWindow;
 }
 
-// A peer's text must not be able to forge a second line or move the cursor.
-void append_printable(std::string& out, std::string_view text) {
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else {
-      out += fmt::format("\\x{:02x}", byte);
-    }
-  }
-}
-
 void write_line(LogLevel level, std::string_view what, std::string_view text) {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   std::tm parts{};
   ::gmtime_r(&now.tv_sec, &parts);  // UTC: localtime_r takes a lock.
-  std::string line = fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z {} [",
-                                 parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                                 parts.tm_hour, parts.tm_min, parts.tm_sec,
-                                 now.tv_nsec / 1'000'000, kLevelNames[static_cast<size_t>(level)]);
-  append_printable(line, what);
+  // Escaped: a peer's text must not be able to forge a second line or move the cursor.
+  std::string line =
+      fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z {} [", parts.tm_year + 1900,
+                  parts.tm_mon + 1, parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec,
+                  now.tv_nsec / 1'000'000, kLevelNames[static_cast<size_t>(level)]);
+  line += escape_control(what);
   line += "] ";
-  append_printable(line, text);
+  line += escape_control(text);
   line += '\n';
   // One call, so that lines of several processes do not mix. A closed stderr is not our failure.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());

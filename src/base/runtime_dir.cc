@@ -193,9 +193,7 @@ Result<std::string> runtime_dir(const std::string& configured) {
   return Status(Reason::kPermission, "no usable runtime directory: " + causes);
 }
 
-std::string runtime_entry_path(const std::string& dir,
-                               pid_t pid,
-                               const InstanceId& instance,
+std::string runtime_entry_path(const std::string& dir, pid_t pid, const InstanceId& instance,
                                std::string_view kind) {
   return fmt::format("{}/{}-{}.{}", dir, pid, instance.to_string().substr(0, 8), kind);
 }

@@ -27,9 +27,7 @@ Result<std::string> runtime_dir(const std::string& configured);
 std::vector<std::string> runtime_dir_candidates(const std::string& configured);
 
 // "<dir>/<pid>-<first 8 digits of the instance>.<kind>", kind "sock" or "stat".
-std::string runtime_entry_path(const std::string& dir,
-                               pid_t pid,
-                               const InstanceId& instance,
+std::string runtime_entry_path(const std::string& dir, pid_t pid, const InstanceId& instance,
                                std::string_view kind);
 
 struct RuntimeEntry {

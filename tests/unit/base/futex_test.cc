@@ -46,7 +46,7 @@ TEST(FutexTest, WakeReachesAThread) {
 TEST(FutexTest, WakeReachesAnotherProcess) {
   void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
-  auto* words = new (page) std::atomic<uint32_t>[2]{};
+  auto* words = new (page) std::atomic<uint32_t>[2] {};
   const pid_t child = ::fork();
   if (child == 0) {
     words[1].store(1);  // About to sleep.

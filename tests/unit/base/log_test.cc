@@ -21,9 +21,7 @@ class LogTest : public testing::Test {
     action();
     return testing::internal::GetCapturedStderr();
   }
-  static long lines(const std::string& text) {
-    return std::count(text.begin(), text.end(), '\n');
-  }
+  static long lines(const std::string& text) { return std::count(text.begin(), text.end(), '\n'); }
 };
 
 TEST_F(LogTest, LineHoldsTimeLevelNameAndText) {

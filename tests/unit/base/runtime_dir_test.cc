@@ -35,8 +35,8 @@ class RuntimeDirTest : public testing::Test {
     return runtime_entry_path(root_, pid, kInstance, kind);
   }
   std::string write_stat(const ProcessId& id) const {
-    const EntryOwner owner{.pid = id.pid, .start_time = id.start_time,
-                           .pid_namespace = id.pid_namespace};
+    const EntryOwner owner{
+        .pid = id.pid, .start_time = id.start_time, .pid_namespace = id.pid_namespace};
     std::string path = entry(id.pid, "stat");
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(&owner), sizeof owner);
@@ -164,10 +164,10 @@ TEST_F(RuntimeDirTest, EntryNamesAreParsedStrictly) {
   EXPECT_EQ(entry->pid, 4711);
   EXPECT_EQ(entry->stem, "4711-0123abcd");
   EXPECT_EQ(entry->kind, "sock");
-  for (const char* bad : {"", ".", "x", "4711", "4711-0123abcd", "4711-0123abcd.txt",
-                          "4711-0123abcD.sock", "4711-0123abc.sock", "4711-0123abcde.sock",
-                          "-1-0123abcd.sock", "0-0123abcd.sock", "007-0123abcd.sock",
-                          "99999999999-0123abcd.stat", "4711-0123abcd.stat~"}) {
+  for (const char* bad :
+       {"", ".", "x", "4711", "4711-0123abcd", "4711-0123abcd.txt", "4711-0123abcD.sock",
+        "4711-0123abc.sock", "4711-0123abcde.sock", "-1-0123abcd.sock", "0-0123abcd.sock",
+        "007-0123abcd.sock", "99999999999-0123abcd.stat", "4711-0123abcd.stat~"}) {
     EXPECT_FALSE(parse_runtime_entry(bad).has_value()) << bad;
   }
 }

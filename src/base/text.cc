@@ -1,0 +1,233 @@
+#include "base/text.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace stagelink {
+namespace {
+
+__extension__ typedef unsigned __int128 Wide;
+
+struct Unit {
+  std::string_view name;
+  uint64_t factor;
+};
+
+constexpr std::array<Unit, 6> kDurationUnits = {{{"ns", 1},
+                                                 {"us", 1'000},
+                                                 {"ms", 1'000'000},
+                                                 {"s", 1'000'000'000},
+                                                 {"min", 60'000'000'000},
+                                                 {"h", 3'600'000'000'000}}};
+
+constexpr std::array<Unit, 9> kByteUnits = {{{"B", 1},
+                                             {"KiB", 1ULL << 10},
+                                             {"MiB", 1ULL << 20},
+                                             {"GiB", 1ULL << 30},
+                                             {"TiB", 1ULL << 40},
+                                             {"KB", 1'000},
+                                             {"MB", 1'000'000},
+                                             {"GB", 1'000'000'000},
+                                             {"TB", 1'000'000'000'000}}};
+
+constexpr size_t kMaxDecimals = 9;
+
+bool is_digit(char c) noexcept { return c >= '0' && c <= '9'; }
+
+// A text cut into "digits[.digits]" and what follows.
+struct Quantity {
+  uint64_t whole = 0;
+  uint64_t fraction = 0;  // Of fraction_scale.
+  uint64_t fraction_scale = 1;
+  std::string_view unit;
+};
+
+std::string quoted(std::string_view text) {
+  constexpr size_t kShown = 64;
+  return "`" + escape_control(text.substr(0, kShown)) + (text.size() > kShown ? "...`" : "`");
+}
+
+std::optional<Quantity> split_quantity(std::string_view text) {
+  Quantity out;
+  const char* const end = text.data() + text.size();
+  const auto [after, error] = std::from_chars(text.data(), end, out.whole);
+  if (error != std::errc{}) return std::nullopt;
+  std::string_view rest(after, static_cast<size_t>(end - after));
+  if (!rest.empty() && rest[0] == '.') {
+    rest.remove_prefix(1);
+    size_t digits = 0;
+    while (digits < rest.size() && is_digit(rest[digits])) {
+      out.fraction = out.fraction * 10 + static_cast<uint64_t>(rest[digits] - '0');
+      out.fraction_scale *= 10;
+      if (++digits > kMaxDecimals) return std::nullopt;
+    }
+    if (digits == 0) return std::nullopt;
+    rest.remove_prefix(digits);
+  }
+  if (rest.size() > 1 && rest[0] == ' ') rest.remove_prefix(1);
+  out.unit = rest;
+  return out;
+}
+
+// Nothing if the result is not a whole number or above 2^63 - 1.
+std::optional<uint64_t> exact_product(const Quantity& quantity, uint64_t factor) noexcept {
+  const Wide fraction = static_cast<Wide>(quantity.fraction) * factor;
+  if (fraction % quantity.fraction_scale != 0) return std::nullopt;
+  const Wide total =
+      static_cast<Wide>(quantity.whole) * factor + fraction / quantity.fraction_scale;
+  constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (total > kMax) return std::nullopt;
+  return static_cast<uint64_t>(total);
+}
+
+template <size_t N>
+const Unit* find_unit(const std::array<Unit, N>& units, std::string_view name) noexcept {
+  const auto found = std::find_if(units.begin(), units.end(),
+                                  [name](const Unit& unit) { return unit.name == name; });
+  return found == units.end() ? nullptr : &*found;
+}
+
+Status bad_value(std::string_view text, std::string_view expected) {
+  return Status(Reason::kInvalidArgument, fmt::format("{} is not {}", quoted(text), expected));
+}
+
+constexpr std::string_view kDurationForm = "a duration such as 200ms, 5s or 2min";
+constexpr std::string_view kBytesForm = "a size such as 4096, 64KiB, 1GiB or 1GB";
+
+// What to say of a unit that is none.
+std::string byte_unit_hint(std::string_view unit) {
+  if (unit.size() == 1 && std::string_view("KkMmGgTt").find(unit[0]) != std::string_view::npos) {
+    const char upper = static_cast<char>(unit[0] & ~0x20);
+    return fmt::format(" (write {}iB for powers of 1024 or {}B for powers of 1000)", upper, upper);
+  }
+  if (!unit.empty() && (unit[0] == 'e' || unit[0] == 'E')) {
+    return " (exponents are not taken; write 1GB for 10^9 bytes)";
+  }
+  return " (units: B KiB MiB GiB TiB KB MB GB TB)";
+}
+
+std::string duration_unit_hint(std::string_view unit) {
+  if (unit.empty()) return " (a duration needs a unit: ns us ms s min h)";
+  if (unit == "m") return " (write min for minutes or ms for milliseconds)";
+  return " (units: ns us ms s min h)";
+}
+
+template <size_t N>
+std::string format_quantity(uint64_t value, const std::array<Unit, N>& units) {
+  const Unit* best = units.data();
+  for (const Unit& unit : units) {
+    if (value != 0 && value % unit.factor == 0 && unit.factor > best->factor) best = &unit;
+  }
+  return fmt::format("{}{}", value / best->factor, best->name);
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({substituted, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+Result<Duration> parse_duration(std::string_view text) {
+  const auto quantity = split_quantity(text);
+  if (!quantity.has_value()) return bad_value(text, kDurationForm);
+  const Unit* unit = find_unit(kDurationUnits, quantity->unit);
+  if (unit == nullptr) {
+    return bad_value(text, std::string(kDurationForm) + duration_unit_hint(quantity->unit));
+  }
+  const auto value = exact_product(*quantity, unit->factor);
+  if (!value.has_value()) return bad_value(text, "a whole number of nanoseconds below 2^63");
+  return Duration(static_cast<int64_t>(*value));
+}
+
+Result<uint64_t> parse_bytes(std::string_view text) {
+  const auto quantity = split_quantity(text);
+  if (!quantity.has_value()) return bad_value(text, kBytesForm);
+  const Unit* unit =
+      quantity->unit.empty() ? kByteUnits.data() : find_unit(kByteUnits, quantity->unit);
+  if (unit == nullptr) {
+    return bad_value(text, std::string(kBytesForm) + byte_unit_hint(quantity->unit));
+  }
+  const auto value = exact_product(*quantity, unit->factor);
+  if (!value.has_value()) return bad_value(text, "a whole number of bytes below 2^63");
+  return *value;
+}
+
+Result<bool> parse_bool(std::string_view text) {
+  if (text == "true" || text == "yes" || text == "on") return true;
+  if (text == "false" || text == "no" || text == "off") return false;
+  return bad_value(text, "one of true, false, yes, no, on, off");
+}
+
+Result<int64_t> parse_integer(std::string_view text) {
+  int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [after, error] = std::from_chars(text.data(), end, value);
+  if (error == std::errc::result_out_of_range) return bad_value(text, "an integer of 64 bits");
+  if (error != std::errc{} || after != end) return bad_value(text, "an integer such as 4096");
+  return value;
+}
+
+std::string format_duration(Duration duration) {
+  const auto ns = duration.count();
+  // By unsigned arithmetic, so that the most negative value has a magnitude too.
+  const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
+  if (magnitude == 0) return "0s";
+  return (ns < 0 ? "-" : "") + format_quantity(magnitude, kDurationUnits);
+}
+
+std::string format_bytes(uint64_t bytes) {
+  // Powers of 1000 are left out: 64000 reads better than 64KB beside 64KiB.
+  constexpr std::array<Unit, 5> kBinary = {
+      {{"", 1}, kByteUnits[1], kByteUnits[2], kByteUnits[3], kByteUnits[4]}};
+  return format_quantity(bytes, kBinary);
+}
+
+std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names) {
+  constexpr size_t kLongest = 64;  // Bounds the work; no name is longer.
+  if (text.size() > kLongest) return {};
+  std::string_view best;
+  size_t best_distance = std::max<size_t>(1, text.size() / 3) + 1;
+  for (const std::string_view name : names) {
+    const size_t distance = edit_distance(text, name);
+    if (distance < best_distance) {
+      best = name;
+      best_distance = distance;
+    }
+  }
+  return best;
+}
+
+std::string escape_control(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += fmt::format("\\x{:02x}", byte);
+    }
+  }
+  return out;
+}
+
+}  // namespace stagelink

@@ -1,0 +1,140 @@
+#include "base/text.h"
+
+#include <array>
+
+#include <gtest/gtest.h>
+
+namespace stagelink {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::milliseconds;
+using std::chrono::minutes;
+using std::chrono::nanoseconds;
+using std::chrono::seconds;
+
+std::string message_of(const Status& status) { return std::string(status.message()); }
+
+TEST(TextTest, DurationsTakeEveryUnit) {
+  EXPECT_EQ(*parse_duration("7ns"), nanoseconds(7));
+  EXPECT_EQ(*parse_duration("7us"), nanoseconds(7000));
+  EXPECT_EQ(*parse_duration("200ms"), milliseconds(200));
+  EXPECT_EQ(*parse_duration("5s"), seconds(5));
+  EXPECT_EQ(*parse_duration("2min"), minutes(2));
+  EXPECT_EQ(*parse_duration("1h"), hours(1));
+  EXPECT_EQ(*parse_duration("5 s"), seconds(5));
+  EXPECT_EQ(*parse_duration("1.5h"), minutes(90));
+  EXPECT_EQ(*parse_duration("0s"), Duration::zero());
+}
+
+TEST(TextTest, ADurationWithoutUnitIsRefusedWithAHint) {
+  for (const char* text : {"10", "0", "1.5"}) {
+    const auto result = parse_duration(text);
+    EXPECT_EQ(result.status().code(), Code::kInvalidArgument) << text;
+    EXPECT_NE(message_of(result.status()).find("needs a unit"), std::string::npos) << text;
+  }
+  EXPECT_NE(message_of(parse_duration("5m").status()).find("write min"), std::string::npos);
+}
+
+TEST(TextTest, WhatIsNoDurationIsRefused) {
+  for (const char* text : {"", " ", "s", "-5s", "+5s", "5S", "5  s", "5s ", " 5s", "5sec", "1e3s",
+                           "0x5s", "5.s", ".5s", "5.0.0s", "1.0000000001s", "inf", "nan"}) {
+    EXPECT_FALSE(parse_duration(text).ok()) << text;
+  }
+}
+
+TEST(TextTest, TheLargestDurationFitsAndOneMoreDoesNot) {
+  EXPECT_EQ(parse_duration("9223372036854775807ns")->count(), INT64_MAX);
+  EXPECT_FALSE(parse_duration("9223372036854775808ns").ok());
+  EXPECT_FALSE(parse_duration("9223372036854775807s").ok());
+  EXPECT_FALSE(parse_duration("99999999999999999999s").ok());
+}
+
+TEST(TextTest, AFractionMustBeExact) {
+  EXPECT_EQ(parse_duration("0.000000001s")->count(), 1);
+  EXPECT_FALSE(parse_duration("0.1ns").ok());
+  EXPECT_EQ(*parse_bytes("1.5KiB"), 1536U);
+  EXPECT_FALSE(parse_bytes("0.3KiB").ok());
+}
+
+TEST(TextTest, SizesTakeBinaryAndDecimalUnits) {
+  EXPECT_EQ(*parse_bytes("0"), 0U);
+  EXPECT_EQ(*parse_bytes("4096"), 4096U);
+  EXPECT_EQ(*parse_bytes("4096B"), 4096U);
+  EXPECT_EQ(*parse_bytes("64KiB"), 65536U);
+  EXPECT_EQ(*parse_bytes("64 MiB"), 64ULL << 20);
+  EXPECT_EQ(*parse_bytes("1GiB"), 1ULL << 30);
+  EXPECT_EQ(*parse_bytes("1TiB"), 1ULL << 40);
+  EXPECT_EQ(*parse_bytes("1KB"), 1000U);
+  EXPECT_EQ(*parse_bytes("1MB"), 1'000'000U);
+  EXPECT_EQ(*parse_bytes("1GB"), 1'000'000'000U);
+  EXPECT_EQ(*parse_bytes("1TB"), 1'000'000'000'000U);
+}
+
+TEST(TextTest, AmbiguousSizesAreRefusedWithAHint) {
+  EXPECT_NE(message_of(parse_bytes("1e9").status()).find("write 1GB"), std::string::npos);
+  EXPECT_NE(message_of(parse_bytes("64k").status()).find("write KiB"), std::string::npos);
+  EXPECT_NE(message_of(parse_bytes("1G").status()).find("write GiB"), std::string::npos);
+  for (const char* text : {"", "B", "-1", "1gib", "1Gb", "1kb", "0x10", "1,000", "1_000", "1 "}) {
+    EXPECT_FALSE(parse_bytes(text).ok()) << text;
+  }
+}
+
+TEST(TextTest, TheLargestSizeFitsAndOneMoreDoesNot) {
+  EXPECT_EQ(*parse_bytes("9223372036854775807"), static_cast<uint64_t>(INT64_MAX));
+  EXPECT_FALSE(parse_bytes("9223372036854775808").ok());
+  EXPECT_EQ(*parse_bytes("8388607TiB"), 8388607ULL << 40);
+  EXPECT_FALSE(parse_bytes("8388608TiB").ok());
+  EXPECT_FALSE(parse_bytes("18446744073709551616").ok());
+}
+
+TEST(TextTest, BooleansTakeSixWordsAndNothingElse) {
+  for (const char* text : {"true", "yes", "on"}) EXPECT_TRUE(*parse_bool(text)) << text;
+  for (const char* text : {"false", "no", "off"}) EXPECT_FALSE(*parse_bool(text)) << text;
+  for (const char* text : {"", "1", "0", "True", "YES", "y", "maybe"}) {
+    EXPECT_FALSE(parse_bool(text).ok()) << text;
+  }
+}
+
+TEST(TextTest, IntegersAreExact) {
+  EXPECT_EQ(*parse_integer("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(*parse_integer("-9223372036854775808"), INT64_MIN);
+  for (const char* text : {"", "-", "+1", "1.0", "1e3", "0x10", "1 ", " 1", "1k", "1_0",
+                           "9223372036854775808", "-9223372036854775809"}) {
+    EXPECT_FALSE(parse_integer(text).ok()) << text;
+  }
+}
+
+TEST(TextTest, FormattedValuesReadBackTheSame) {
+  for (const int64_t ns : {int64_t{0}, int64_t{1}, int64_t{1500}, int64_t{500'000'000},
+                           int64_t{5'000'000'000}, int64_t{90'000'000'000}, INT64_MAX}) {
+    EXPECT_EQ(parse_duration(format_duration(Duration(ns)))->count(), ns);
+  }
+  for (const uint64_t bytes : {0ULL, 1ULL, 4097ULL, 65536ULL, 1ULL << 62, 1'000'000'000ULL}) {
+    EXPECT_EQ(*parse_bytes(format_bytes(bytes)), bytes);
+  }
+  EXPECT_EQ(format_duration(milliseconds(500)), "500ms");
+  EXPECT_EQ(format_duration(seconds(90)), "90s");
+  EXPECT_EQ(format_duration(Duration(INT64_MIN)), "-9223372036854775808ns");
+  EXPECT_EQ(format_bytes(64 << 10), "64KiB");
+  EXPECT_EQ(format_bytes(64000), "64000");
+}
+
+TEST(TextTest, NearestNameIsFoundOnlyWhenItIsNear) {
+  constexpr std::array<std::string_view, 3> kNames = {"transfer_timeout", "connect_timeout", "pin"};
+  EXPECT_EQ(nearest_name("tranfer_timeout", kNames), "transfer_timeout");
+  EXPECT_EQ(nearest_name("tranfer_timeout_ms", kNames), "transfer_timeout");
+  EXPECT_EQ(nearest_name("pni", kNames), "");
+  EXPECT_EQ(nearest_name("pins", kNames), "pin");
+  EXPECT_EQ(nearest_name("colour", kNames), "");
+  EXPECT_EQ(nearest_name("", kNames), "");
+  EXPECT_EQ(nearest_name(std::string(65, 'p'), kNames), "");
+}
+
+TEST(TextTest, ControlCharactersAreEscaped) {
+  EXPECT_EQ(escape_control("a\nb\x1b\x7f"), "a\\nb\\x1b\\x7f");
+  EXPECT_EQ(escape_control("\xc3\xa4"), "\xc3\xa4");
+}
+
+}  // namespace
+}  // namespace stagelink
