@@ -7,8 +7,8 @@
 #include <memory>
 #include <thread>
 
-#include <fmt/format.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -39,7 +39,8 @@ Status wait_ready(int fd, short events, const Deadline& deadline, const char* wh
     const int ready = ::poll(&waiting, 1, deadline.left_ms());
     if (ready > 0) return {};  // The call that follows finds out about errors.
     if (ready < 0 && errno != EINTR) return socket_failure("poll", errno);
-    if (deadline.passed()) return Status(Reason::kConnectTimeout, fmt::format("{}: no answer", what));
+    if (deadline.passed())
+      return Status(Reason::kConnectTimeout, fmt::format("{}: no answer", what));
   }
 }
 
@@ -91,8 +92,7 @@ Result<UniqueFd> open_socket(int family, int flags) {
   return fd;
 }
 
-Result<UniqueFd> connect_address(const addrinfo& address,
-                                 const std::string& what,
+Result<UniqueFd> connect_address(const addrinfo& address, const std::string& what,
                                  const Deadline& deadline) {
   SL_ASSIGN(UniqueFd fd, open_socket(address.ai_family, SOCK_NONBLOCK));
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
@@ -113,9 +113,7 @@ Result<UniqueFd> connect_address(const addrinfo& address,
 
 // connect() on a UNIX socket waits for room in the listener's queue as long as its send timeout
 // says, and poll() cannot wait for that.
-Status connect_until(int fd,
-                     const sockaddr_un& address,
-                     const std::string& what,
+Status connect_until(int fd, const sockaddr_un& address, const std::string& what,
                      const Deadline& deadline) {
   for (;;) {
     const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline.left());
@@ -127,9 +125,7 @@ Status connect_until(int fd,
   }
 }
 
-Status receive_all(int fd,
-                   std::span<std::byte> into,
-                   std::vector<UniqueFd>& fds,
+Status receive_all(int fd, std::span<std::byte> into, std::vector<UniqueFd>& fds,
                    const Deadline& deadline) {
   size_t got = 0;
   while (got < into.size()) {
@@ -156,10 +152,8 @@ Result<UniqueFd> connect_unix(const std::string& path, const Deadline& deadline)
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof(address.sun_path)) {
     return Status(Reason::kInvalidArgument,
-                  fmt::format("socket path \"{}\" has {} bytes; 1 to {} can be used",
-                              path,
-                              path.size(),
-                              sizeof(address.sun_path) - 1));
+                  fmt::format("socket path \"{}\" has {} bytes; 1 to {} can be used", path,
+                              path.size(), sizeof(address.sun_path) - 1));
   }
   std::memcpy(address.sun_path, path.data(), path.size());
   SL_ASSIGN(UniqueFd fd, open_socket(AF_UNIX, 0));
@@ -188,16 +182,11 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, const Deadl
   return last;
 }
 
-Status send_frame(int fd,
-                  wire::FrameType type,
-                  uint64_t request_id,
-                  std::span<const std::byte> payload,
-                  const Deadline& deadline) {
+Status send_frame(int fd, wire::FrameType type, uint64_t request_id,
+                  std::span<const std::byte> payload, const Deadline& deadline) {
   if (payload.size() > wire::max_payload_bytes(type)) {
-    return Status(Reason::kTooLarge,
-                  fmt::format("a {} frame cannot carry {} bytes",
-                              wire::frame_name(type),
-                              payload.size()));
+    return Status(Reason::kTooLarge, fmt::format("a {} frame cannot carry {} bytes",
+                                                 wire::frame_name(type), payload.size()));
   }
   const auto header = wire::encode(wire::FrameHeader{
       .type = type,
@@ -223,18 +212,15 @@ Result<ReceivedFrame> receive_frame(int fd, const Deadline& deadline) {
   SL_TRY(receive_all(fd, header, frame.fds, deadline));
   SL_ASSIGN(frame.header, wire::decode_frame_header(header));
   if (frame.header.payload_bytes > wire::kMaxControlBytes) {
-    return Status(Reason::kFrame,
-                  fmt::format("a {} frame during the handshake",
-                              wire::frame_name(frame.header.type)));
+    return Status(Reason::kFrame, fmt::format("a {} frame during the handshake",
+                                              wire::frame_name(frame.header.type)));
   }
   frame.payload.resize(frame.header.payload_bytes);
   SL_TRY(receive_all(fd, frame.payload, frame.fds, deadline));
   if (frame.fds.size() != frame.header.fd_count) {
-    return Status(Reason::kFrame,
-                  fmt::format("a {} frame announces {} descriptors and brings {}",
-                              wire::frame_name(frame.header.type),
-                              frame.header.fd_count,
-                              frame.fds.size()));
+    return Status(Reason::kFrame, fmt::format("a {} frame announces {} descriptors and brings {}",
+                                              wire::frame_name(frame.header.type),
+                                              frame.header.fd_count, frame.fds.size()));
   }
   return frame;
 }

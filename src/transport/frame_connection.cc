@@ -31,8 +31,7 @@ Status ended_inside_a_frame() {
 
 }  // namespace
 
-Result<std::unique_ptr<FrameConnection>> FrameConnection::create(Poller& poller,
-                                                                 UniqueFd fd,
+Result<std::unique_ptr<FrameConnection>> FrameConnection::create(Poller& poller, UniqueFd fd,
                                                                  Owner& owner) {
   std::unique_ptr<FrameConnection> connection(new FrameConnection(poller, std::move(fd), owner));
   Status added = poller.add(connection->fd_.get(), EPOLLIN, connection.get());
@@ -51,24 +50,20 @@ FrameConnection::~FrameConnection() {
   if (destroyed_ != nullptr) *destroyed_ = true;
 }
 
-Status FrameConnection::send(wire::FrameType type,
-                             uint64_t request_id,
-                             std::span<const std::byte> payload,
-                             std::vector<UniqueFd> fds) {
+Status FrameConnection::send(wire::FrameType type, uint64_t request_id,
+                             std::span<const std::byte> payload, std::vector<UniqueFd> fds) {
   if (closed_) return Status(Reason::kConnectionCut, "the connection is closed");
   if (!broken_.ok()) return broken_;
   if (payload.size() > wire::max_payload_bytes(type) || fds.size() > wire::max_fds(type)) {
     return Status(Reason::kTooLarge,
                   fmt::format("a {} frame cannot carry {} bytes and {} descriptors",
-                              wire::frame_name(type),
-                              payload.size(),
-                              fds.size()));
+                              wire::frame_name(type), payload.size(), fds.size()));
   }
   const size_t frame_bytes = wire::kFrameHeaderBytes + payload.size();
   if (queued_bytes_ + frame_bytes > kMaxQueuedBytes) {
-    return Status(Reason::kRingFull,
-                  fmt::format("{} bytes wait to be sent to a peer that does not take them",
-                              queued_bytes_));
+    return Status(
+        Reason::kRingFull,
+        fmt::format("{} bytes wait to be sent to a peer that does not take them", queued_bytes_));
   }
   const auto header = wire::encode(wire::FrameHeader{
       .type = type,
@@ -125,9 +120,8 @@ FrameConnection::Step FrameConnection::deliver_frames() {
     auto header = wire::decode_frame_header(rest.first<wire::kFrameHeaderBytes>());
     if (!header.ok()) return fail(header.status());
     if (is_bulk(header->type)) {
-      return fail(Status(Reason::kFrame,
-                         fmt::format("a {} frame on a control connection",
-                                     wire::frame_name(header->type))));
+      return fail(Status(Reason::kFrame, fmt::format("a {} frame on a control connection",
+                                                     wire::frame_name(header->type))));
     }
     const size_t frame_bytes = wire::kFrameHeaderBytes + header->payload_bytes;
     if (rest.size() < frame_bytes) {
@@ -149,11 +143,10 @@ FrameConnection::Step FrameConnection::deliver_frames() {
 FrameConnection::Step FrameConnection::deliver(const wire::FrameHeader& header,
                                                std::span<const std::byte> payload) {
   if (input_fds_.size() < header.fd_count) {
-    return fail(Status(Reason::kFrame,
-                       fmt::format("a {} frame announces {} descriptors and brings {}",
-                                   wire::frame_name(header.type),
-                                   header.fd_count,
-                                   input_fds_.size())));
+    return fail(
+        Status(Reason::kFrame,
+               fmt::format("a {} frame announces {} descriptors and brings {}",
+                           wire::frame_name(header.type), header.fd_count, input_fds_.size())));
   }
   const auto end = input_fds_.begin() + header.fd_count;
   std::vector<UniqueFd> fds(std::make_move_iterator(input_fds_.begin()),
@@ -174,9 +167,8 @@ FrameConnection::Step FrameConnection::check_waiting_fds(
   size_t expected = input_.empty() ? 0 : wire::kMaxFds;
   if (unfinished.has_value()) expected = unfinished->fd_count;
   if (input_fds_.size() <= expected) return Step::kGoOn;
-  return fail(Status(Reason::kFrame,
-                     fmt::format("{} descriptors came that no frame announces",
-                                 input_fds_.size() - expected)));
+  return fail(Status(Reason::kFrame, fmt::format("{} descriptors came that no frame announces",
+                                                 input_fds_.size() - expected)));
 }
 
 // Sends until the queue is empty or the socket full.

@@ -26,10 +26,8 @@ class FrameConnection final : public PollHandler {
     // `payload` and `fds` are valid during the call; take fds by moving them out, the others are
     // closed. A failure closes the connection and is given back in on_closed. The owner may destroy
     // the connection inside it.
-    virtual Status on_frame(FrameConnection& from,
-                            const wire::FrameHeader& header,
-                            std::span<const std::byte> payload,
-                            std::vector<UniqueFd>& fds) = 0;
+    virtual Status on_frame(FrameConnection& from, const wire::FrameHeader& header,
+                            std::span<const std::byte> payload, std::vector<UniqueFd>& fds) = 0;
     // The last call, exactly once, unless the owner destroys the connection first. Ok: the other
     // side closed between frames. The owner may destroy the connection inside it.
     virtual void on_closed(FrameConnection& connection, const Status& why) = 0;
@@ -46,9 +44,7 @@ class FrameConnection final : public PollHandler {
   // Queues one frame and sends what the socket takes. Errors: busy (ring_full) when more than
   // kMaxQueuedBytes wait to be sent; limit (too_large, nofile); peer_lost. Never calls the owner: a
   // broken connection tells it from the loop. fds are closed here once the kernel has taken them.
-  Status send(wire::FrameType type,
-              uint64_t request_id,
-              std::span<const std::byte> payload,
+  Status send(wire::FrameType type, uint64_t request_id, std::span<const std::byte> payload,
               std::vector<UniqueFd> fds = {});
   void on_ready(uint32_t epoll_events) override;
   int fd() const noexcept { return fd_.get(); }
@@ -87,8 +83,8 @@ class FrameConnection final : public PollHandler {
   size_t queued_bytes_ = 0;
   bool watches_for_room_ = false;
   bool closed_ = false;
-  Status broken_;               // Why sending is over; told to the owner by the loop.
-  bool* destroyed_ = nullptr;   // Set by the destructor while the owner is being called.
+  Status broken_;              // Why sending is over; told to the owner by the loop.
+  bool* destroyed_ = nullptr;  // Set by the destructor while the owner is being called.
 };
 
 }  // namespace stagelink::transport

@@ -73,8 +73,8 @@ void Poller::run_once(Duration timeout) {
   asleep_.store(true);
   const bool idle = posted_.load() == nullptr;
   std::array<epoll_event, kEventsPerRound> events;
-  const int count = ::epoll_wait(
-      epoll_.get(), events.data(), kEventsPerRound, idle ? to_epoll_timeout(timeout) : 0);
+  const int count = ::epoll_wait(epoll_.get(), events.data(), kEventsPerRound,
+                                 idle ? to_epoll_timeout(timeout) : 0);
   asleep_.store(false);
   for (int i = 0; i < count; ++i) {
     auto* handler = static_cast<PollHandler*>(events[static_cast<size_t>(i)].data.ptr);

@@ -64,8 +64,7 @@ Result<IoResult> receive_pieces(int fd, std::span<const iovec> pieces) {
   return judge("receive", uninterrupted([&] { return ::recvmsg(fd, &message, 0); }), true);
 }
 
-Result<IoResult> send_with_fds(int fd,
-                               std::span<const std::byte> bytes,
+Result<IoResult> send_with_fds(int fd, std::span<const std::byte> bytes,
                                std::span<const UniqueFd> fds) {
   const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
   msghdr message = message_of({&piece, 1});
@@ -92,8 +91,7 @@ Result<IoResult> receive_with_fds(int fd, std::span<std::byte> into, std::vector
   alignas(cmsghdr) char control[kControlBytes] = {};
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  const ssize_t moved =
-      uninterrupted([&] { return ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC); });
+  const ssize_t moved = uninterrupted([&] { return ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC); });
   if (moved < 0) return judge("receive", moved, true);
   const size_t before = fds.size();
   const size_t taken = take_fds(message, fds);

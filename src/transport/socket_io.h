@@ -26,8 +26,7 @@ Result<IoResult> send_pieces(int fd, std::span<const iovec> pieces);
 Result<IoResult> receive_pieces(int fd, std::span<const iovec> pieces);
 
 // The same with descriptors, which travel with the first byte of `bytes`.
-Result<IoResult> send_with_fds(int fd,
-                               std::span<const std::byte> bytes,
+Result<IoResult> send_with_fds(int fd, std::span<const std::byte> bytes,
                                std::span<const UniqueFd> fds);
 // Appends received fds, close-on-exec. Errors besides the above: limit (nofile) if this process
 // cannot hold more of them, corrupt (frame) if more than kMaxFds came at once; those that arrived

@@ -25,9 +25,7 @@ std::vector<std::byte> seal_blob(uint32_t magic, Version version, std::span<cons
   return out.take();
 }
 
-Result<Version> open_blob(FieldReader& reader,
-                          std::span<const std::byte> in,
-                          uint32_t magic,
+Result<Version> open_blob(FieldReader& reader, std::span<const std::byte> in, uint32_t magic,
                           const char* what) {
   if (const auto theirs = reader.get<uint32_t>("magic"); theirs != magic) {
     reader.reject("magic", "is another", theirs);

@@ -19,9 +19,7 @@ inline constexpr size_t kBlobHeadBytes = 16;
 std::vector<std::byte> seal_blob(uint32_t magic, Version version, std::span<const std::byte> body);
 // Reads the head from `reader`, which stands at the start of `in`. Errors: corrupt (frame),
 // incompatible (version). Wrong fields are left to the reader to report.
-Result<Version> open_blob(FieldReader& reader,
-                          std::span<const std::byte> in,
-                          uint32_t magic,
+Result<Version> open_blob(FieldReader& reader, std::span<const std::byte> in, uint32_t magic,
                           const char* what);
 
 }  // namespace stagelink::wire

@@ -28,11 +28,8 @@ void FieldReader::reject(const char* field, const char* why, uint64_t value) {
 
 Status FieldReader::finish(bool may_have_more) const {
   if (failed_field_ != nullptr) {
-    return Status(Reason::kFrame,
-                  fmt::format("{}: {} {}",
-                              what_,
-                              failed_field_,
-                              why_.empty() ? "is cut off" : why_));
+    return Status(Reason::kFrame, fmt::format("{}: {} {}", what_, failed_field_,
+                                              why_.empty() ? "is cut off" : why_));
   }
   if (in_.left() != 0 && !may_have_more) {
     return Status(Reason::kFrame, fmt::format("{}: {} bytes follow its end", what_, in_.left()));

@@ -20,10 +20,10 @@
 namespace stagelink::wire {
 
 enum class FrameType : uint16_t {
-  kHello = 1,      // -> Hello
-  kWelcome = 2,    // <- Welcome
-  kRefuse = 3,     // <- Outcome: the connection is refused and closed
-  kPing = 4,       // either way, empty
+  kHello = 1,    // -> Hello
+  kWelcome = 2,  // <- Welcome
+  kRefuse = 3,   // <- Outcome: the connection is refused and closed
+  kPing = 4,     // either way, empty
   kPong = 5,
   kGetRegion = 6,  // -> RegionRef: ask for the memory of a shareable region
   kRegion = 7,     // <- Outcome, with one fd if ok
@@ -48,7 +48,7 @@ inline constexpr size_t kFrameHeaderBytes = 24;
 inline constexpr uint32_t kFrameMagic = 0x314b4c53;
 inline constexpr uint32_t kMaxControlBytes = 64 << 10;  // Of every payload but batches and data.
 inline constexpr uint32_t kMaxDataBytes = 1 << 20;
-inline constexpr uint32_t kMaxBatchBytes = 32 << 20;    // kRead, kWrite: about a million ranges.
+inline constexpr uint32_t kMaxBatchBytes = 32 << 20;  // kRead, kWrite: about a million ranges.
 inline constexpr uint32_t kMaxFds = 4;
 
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept;

@@ -131,13 +131,8 @@ Status check_version(Version theirs, const char* what) {
   const Version ours = own_version();
   const int apart = int{theirs.minor} - int{ours.minor};
   if (theirs.major == ours.major && apart >= -1 && apart <= 1) return {};
-  return Status(Reason::kVersion,
-                fmt::format("{} speaks protocol {}.{}, we speak {}.{}",
-                            what,
-                            theirs.major,
-                            theirs.minor,
-                            ours.major,
-                            ours.minor));
+  return Status(Reason::kVersion, fmt::format("{} speaks protocol {}.{}, we speak {}.{}", what,
+                                              theirs.major, theirs.minor, ours.major, ours.minor));
 }
 
 Version own_version() noexcept { return {kProtocolMajor, kProtocolMinor}; }

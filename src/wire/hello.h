@@ -41,11 +41,11 @@ struct Version {
 struct Hello {
   Version version;
   Role role = Role::kControl;
-  InstanceId instance;        // Of the sender.
-  InstanceId target;          // The instance it wants; zero: whoever listens here.
-  InstanceId host;            // Identity of the sender's boot and IPC namespace.
+  InstanceId instance;  // Of the sender.
+  InstanceId target;    // The instance it wants; zero: whoever listens here.
+  InstanceId host;      // Identity of the sender's boot and IPC namespace.
   uint32_t pid = 0;
-  std::string name;           // At most kMaxNameBytes.
+  std::string name;  // At most kMaxNameBytes.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -58,17 +58,17 @@ struct Welcome {
   uint32_t pid = 0;
   uint32_t table_capacity = 0;
   uint32_t ring_bytes = 0;
-  uint64_t page_nonce = 0;    // Stands in the peer page too.
+  uint64_t page_nonce = 0;  // Stands in the peer page too.
   uint64_t max_notification_bytes = 0;
   std::string name;
-  std::string socket_path;    // Where same-host peers connect.
+  std::string socket_path;  // Where same-host peers connect.
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 
 // How a request or a handshake ended.
 struct Outcome {
   Reason reason = Reason::kOk;
-  std::string message;        // Cut to kMaxMessageBytes by the encoder.
+  std::string message;  // Cut to kMaxMessageBytes by the encoder.
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "stagelink/result.h"
+#include "transport/stream/piece_list.h"
+#include "wire/frame.h"
+
+namespace stagelink::transport {
+
+// Takes frames off one socket. Payloads of data frames go straight into memory (or are thrown
+// away); others are collected and handed over whole. The header of the next frame is received
+// together with the end of the one before.
+//
+// Thread-safety: none; used by one thread.
+class FrameReceiver {
+ public:
+  enum class State : uint8_t { kMore, kEmpty, kEnd, kEndInsideFrame };
+  // Where a payload goes: collected, into `pieces`, or (kData with null pieces) nowhere.
+  struct Target {
+    bool collect = true;
+    PieceList* pieces = nullptr;
+  };
+
+  class Handler {
+   public:
+    // Checks the header and says where its payload goes. `pieces` must have room for it.
+    virtual Result<Target> on_header(const wire::FrameHeader& header) = 0;
+    // A collected frame is complete.
+    virtual Status on_payload(const wire::FrameHeader& header,
+                              std::span<const std::byte> payload) = 0;
+    // `bytes` more of a data frame have arrived, in place or thrown away.
+    virtual Status on_data(const wire::FrameHeader& header, size_t bytes) = 0;
+
+   protected:
+    ~Handler() = default;
+  };
+
+  // One system call, then calls of the handler; a failure of the handler is returned. Empty: wait
+  // for the socket. Errors besides: as receive_pieces(), and corrupt (frame); not_registered means
+  // that the memory of data_target() cannot be written.
+  Result<State> receive(int fd, Handler& handler);
+
+  // Where the payload under way goes; null if nowhere or collected.
+  const PieceList* data_target() const noexcept { return target_.pieces; }
+  // The memory is not touched any more; the rest of the frame is thrown away.
+  void drop_data() noexcept { target_.pieces = nullptr; }
+
+  uint64_t calls() const noexcept { return calls_; }
+  uint64_t data_bytes() const noexcept { return data_bytes_; }
+
+ private:
+  Status take(size_t bytes, Handler& handler);
+  Status begin_frame(Handler& handler);
+  Status end_payload(Handler& handler);
+  size_t prepare(std::span<iovec> into, std::span<std::byte> sink);
+
+  std::array<std::byte, wire::kFrameHeaderBytes> raw_header_{};
+  size_t header_got_ = 0;
+  wire::FrameHeader header_;
+  bool in_payload_ = false;
+  uint32_t payload_left_ = 0;
+  Target target_;
+  std::vector<std::byte> collected_;
+  size_t collected_got_ = 0;
+  uint64_t calls_ = 0;
+  uint64_t data_bytes_ = 0;
+};
+
+}  // namespace stagelink::transport

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include <sys/uio.h>
+
+namespace stagelink::transport {
+
+// Pieces of memory in the order in which a stream fills or sends them, and a position among them.
+// Does not own the memory. Keeps its capacity over clear().
+//
+// Thread-safety: none; used by one thread.
+class PieceList {
+ public:
+  void clear() noexcept;
+  // Empty pieces are left out; a piece that continues the last one lengthens it.
+  void add(std::byte* at, uint64_t bytes);
+  // Describes the next bytes, at most `max_bytes`; returns how many entries of `into` it used.
+  size_t gather(std::span<iovec> into, uint64_t max_bytes) const noexcept;
+  void advance(uint64_t bytes) noexcept;  // At most left().
+  uint64_t left() const noexcept { return left_; }
+
+ private:
+  std::vector<iovec> pieces_;
+  size_t at_ = 0;      // The piece that holds the position,
+  uint64_t into_ = 0;  // and how much of it lies before.
+  uint64_t left_ = 0;
+};
+
+}  // namespace stagelink::transport

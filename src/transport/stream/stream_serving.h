@@ -1,0 +1,126 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/deadline.h"
+#include "base/unique_fd.h"
+#include "memory/region_registry.h"
+#include "metrics/engine_metrics.h"
+#include "stagelink/result.h"
+#include "transport/poller.h"
+#include "transport/stream/frame_receiver.h"
+#include "transport/stream/frame_sender.h"
+#include "transport/stream/served_batch.h"
+#include "wire/batch_header.h"
+
+namespace stagelink::transport {
+
+// The owner's end of one data connection. Serves reads in order, one at a time, and takes the
+// writes of the peer, one at a time, at the same time.
+//
+// Nothing the peer sends is trusted: each range is checked when its request is served, and a
+// request that fails is answered with kDone while the connection goes on. Only a broken frame ends
+// it.
+//
+// Bounds: kMaxQueuedReads requests, kMaxQueuedBatchBytes of range lists and kMaxAnswerBytes of
+// answers; while one is reached, nothing more is taken from the socket.
+//
+// Retired regions: tick() and each round of work look whether a region in use is being
+// deregistered. If so, the request ends with superseded and its regions are let go at once; what a
+// data frame under way still owes is sent as zeros, so the connection stays in step.
+//
+// Thread-safety: used by the poller's thread only.
+class StreamServing final : private PollHandler, private FrameReceiver::Handler {
+ public:
+  class Owner {
+   public:
+    // The last call, exactly once, unless the owner destroys the serving first. Ok: the peer closed
+    // between frames. The owner may destroy the serving inside it.
+    virtual void on_closed(StreamServing& serving, const Status& why) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+  struct Context {
+    Poller& poller;
+    memory::RegionRegistry& registry;
+    metrics::EngineMetrics& metrics;
+  };
+
+  static Result<std::unique_ptr<StreamServing>> create(const Context& context, UniqueFd fd,
+                                                       InstanceId peer, Owner& owner);
+  StreamServing(const StreamServing&) = delete;
+  StreamServing& operator=(const StreamServing&) = delete;
+  ~StreamServing();
+
+  // May call Owner::on_closed.
+  void tick();
+  InstanceId peer() const noexcept { return peer_; }
+  uint64_t socket_calls() const noexcept { return sender_.calls() + receiver_.calls(); }
+
+  static constexpr size_t kMaxQueuedReads = 32;
+  static constexpr size_t kMaxQueuedBatchBytes = wire::kMaxBatchBytes;
+  static constexpr size_t kMaxAnswerBytes = 64 << 10;
+
+ private:
+  struct QueuedRead {
+    uint64_t id = 0;
+    Deadline deadline = Deadline::in(Duration::zero());
+    wire::BatchHeader batch;
+    size_t batch_bytes = 0;
+  };
+  // The request that is being served in one direction.
+  struct Active {
+    bool used = false;
+    bool refused = false;  // kDone has been sent; only a write lives on, to throw its data away.
+    uint64_t id = 0;
+    Deadline deadline = Deadline::in(Duration::zero());
+    uint64_t left = 0;  // Bytes that are still to come in data frames.
+    ServedBatch batch;
+  };
+
+  StreamServing(const Context& context, UniqueFd fd, InstanceId peer, Owner& owner) noexcept;
+  void on_ready(uint32_t epoll_events) override;
+  Result<FrameReceiver::Target> on_header(const wire::FrameHeader& header) override;
+  Status on_payload(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  Status on_data(const wire::FrameHeader& header, size_t bytes) override;
+
+  Status queue_read(uint64_t id, std::span<const std::byte> payload);
+  Status begin_write(uint64_t id, std::span<const std::byte> payload);
+  void cancel(uint64_t id);
+  void begin_next_read();
+  void end_read(const Status& status);
+  void end_write(const Status& status);
+  void let_go_of_retired();
+  void answer(uint64_t id, const Status& status);
+  bool may_receive() const noexcept;
+
+  // Progress of one round. A failure closes the connection.
+  Status make_progress(uint32_t epoll_events);
+  Status receive_some();
+  Status send_some();
+  Status watch();
+  void fail(const Status& why);
+
+  Poller& poller_;
+  memory::RegionRegistry& registry_;
+  metrics::EngineMetrics& metrics_;
+  Owner& owner_;
+  const InstanceId peer_;
+  UniqueFd fd_;
+  uint32_t watched_ = 0;
+  FrameSender sender_;
+  FrameReceiver receiver_;
+  std::array<QueuedRead, kMaxQueuedReads> queue_;  // A ring, so that range lists keep capacity.
+  size_t queue_first_ = 0;
+  size_t queue_size_ = 0;
+  size_t queued_batch_bytes_ = 0;
+  Active read_;
+  Active write_;
+  wire::BatchHeader write_batch_;  // Scratch.
+};
+
+}  // namespace stagelink::transport
