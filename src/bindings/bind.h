@@ -1,0 +1,17 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace stagelink::bindings {
+
+// Each adds one concept to the extension module; defined in the bind_*.cc of that name.
+void bind_status(nanobind::module_& m);
+void bind_capabilities(nanobind::module_& m);
+void bind_notification(nanobind::module_& m);
+void bind_region(nanobind::module_& m);
+void bind_transfer(nanobind::module_& m);
+void bind_session(nanobind::module_& m);
+void bind_peer(nanobind::module_& m);
+void bind_engine(nanobind::module_& m);
+
+}  // namespace stagelink::bindings

@@ -1,0 +1,107 @@
+#include "bindings/convert.h"
+
+#include <cmath>
+#include <string>
+
+#include <fmt/format.h>
+#include <nanobind/stl/string.h>
+
+#include "base/deadline.h"
+#include "base/text.h"
+#include "bindings/index_array.h"
+#include "bindings/status_error.h"
+
+namespace nb = nanobind;
+
+namespace stagelink::bindings {
+namespace {
+
+[[noreturn]] void refuse(const char* name, nb::handle value, const char* expected) {
+  raise(Status(
+      Reason::kInvalidArgument,
+      fmt::format("{} = {}: expected {}", name, nb::cast<std::string>(nb::repr(value)), expected)));
+}
+
+[[noreturn]] void refuse(const char* name, const Status& status) {
+  raise(Status(status.reason(), fmt::format("{}: {}", name, status.message())));
+}
+
+Duration from_seconds(double seconds) {
+  const double longest = std::chrono::duration<double>(Deadline::kLongest).count();
+  if (seconds >= longest) return Deadline::kLongest;
+  return std::chrono::ceil<Duration>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+Duration to_duration(nb::handle value, const char* name) {
+  if (PyUnicode_Check(value.ptr()) != 0) {
+    const auto parsed = parse_duration(nb::cast<std::string>(value));
+    if (!parsed.ok()) refuse(name, parsed.status());
+    return *parsed;
+  }
+  if (PyNumber_Check(value.ptr()) == 0) refuse(name, value, "seconds, or text such as \"500ms\"");
+  const double seconds = PyFloat_AsDouble(value.ptr());
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (!std::isfinite(seconds) || seconds < 0) {
+    refuse(name, value, "a finite number of seconds, not negative");
+  }
+  return from_seconds(seconds);
+}
+
+std::optional<Duration> to_optional_duration(nb::handle value, const char* name) {
+  if (value.is_none()) return std::nullopt;
+  return to_duration(value, name);
+}
+
+Duration to_timeout(nb::handle value, const char* name) {
+  if (value.is_none()) return Duration::zero();
+  return std::max(to_duration(value, name), Duration(1));
+}
+
+uint64_t to_bytes(nb::handle value, const char* name) {
+  if (PyUnicode_Check(value.ptr()) == 0) return index_value(value, name);
+  const auto parsed = parse_bytes(nb::cast<std::string>(value));
+  if (!parsed.ok()) refuse(name, parsed.status());
+  return *parsed;
+}
+
+Access to_access(nb::handle value, const char* name) {
+  std::string text;
+  if (!nb::try_cast(value, text) || (text != "ro" && text != "rw")) {
+    refuse(name, value, "\"ro\" or \"rw\"");
+  }
+  return text == "ro" ? Access::kReadOnly : Access::kReadWrite;
+}
+
+std::optional<Effort> to_effort(nb::handle value, const char* name) {
+  if (value.is_none()) return std::nullopt;
+  std::string text;
+  if (nb::try_cast(value, text)) {
+    if (text == "off") return Effort::kOff;
+    if (text == "try") return Effort::kTry;
+    if (text == "require") return Effort::kRequire;
+  }
+  refuse(name, value, "\"off\", \"try\" or \"require\"");
+}
+
+BytesView::BytesView(nb::handle object, const char* name) {
+  if (PyObject_CheckBuffer(object.ptr()) == 0) refuse(name, object, "a bytes-like object");
+  if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+}
+
+BytesView::~BytesView() { PyBuffer_Release(&view_); }
+
+std::span<const std::byte> BytesView::bytes() const noexcept {
+  return {static_cast<const std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+}
+
+const char* type_name_of(nb::handle object) noexcept { return Py_TYPE(object.ptr())->tp_name; }
+
+nb::str to_str(std::string_view text) { return nb::str(text.data(), text.size()); }
+
+nb::bytes to_bytes_object(std::span<const std::byte> bytes) {
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+}  // namespace stagelink::bindings

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include <nanobind/nanobind.h>
+
+#include "stagelink/engine_options.h"
+#include "stagelink/region.h"
+
+namespace stagelink::bindings {
+
+// Values of Python as those of the engine. Each raises InvalidArgument, naming the argument and the
+// value.
+
+// Seconds as int or float, or text with a unit ("500ms").
+Duration to_duration(nanobind::handle value, const char* name);
+// None where the engine's own default is meant: no value.
+std::optional<Duration> to_optional_duration(nanobind::handle value, const char* name);
+// For calls of which zero means the engine's default: None gives zero, and 0 the shortest wait.
+Duration to_timeout(nanobind::handle value, const char* name);
+// Bytes as int, or text with a unit ("64MiB").
+uint64_t to_bytes(nanobind::handle value, const char* name);
+Access to_access(nanobind::handle value, const char* name);
+std::optional<Effort> to_effort(nanobind::handle value, const char* name);
+
+// The bytes of a bytes-like argument, in place.
+class BytesView {
+ public:
+  BytesView(nanobind::handle object, const char* name);
+  ~BytesView();
+  BytesView(const BytesView&) = delete;
+  BytesView& operator=(const BytesView&) = delete;
+  std::span<const std::byte> bytes() const noexcept;
+
+ private:
+  Py_buffer view_;
+};
+
+// The name of an object's type, for messages.
+const char* type_name_of(nanobind::handle object) noexcept;
+
+nanobind::str to_str(std::string_view text);
+nanobind::bytes to_bytes_object(std::span<const std::byte> bytes);
+
+}  // namespace stagelink::bindings

@@ -1,0 +1,22 @@
+#include <nanobind/nanobind.h>
+
+#include "bindings/bind.h"
+#include "stagelink/version.h"
+
+// Importing this module defines types and does nothing else: no thread, no file, no memory mapping.
+NB_MODULE(_core, m) {
+  using namespace stagelink::bindings;
+  m.doc() = "The engine of stagelink; use it through the package `stagelink`.";
+  // What is alive at interpreter exit is closed by the exit handler of bind_engine.cc; a report on
+  // stderr about objects that the interpreter itself keeps until the end would only alarm.
+  nanobind::set_leak_warnings(false);
+  m.attr("__version__") = stagelink::kVersion;
+  bind_status(m);
+  bind_capabilities(m);
+  bind_notification(m);
+  bind_region(m);
+  bind_transfer(m);
+  bind_session(m);
+  bind_peer(m);
+  bind_engine(m);
+}

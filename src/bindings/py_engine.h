@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+
+#include "bindings/python_memory.h"
+#include "stagelink/engine.h"
+
+namespace stagelink::bindings {
+
+// An Engine as Python sees it: closed by the garbage collector, and at interpreter exit if nobody
+// did before.
+//
+// Thread-safety: used with the interpreter lock.
+class PyEngine {
+ public:
+  explicit PyEngine(std::unique_ptr<Engine> engine);
+  ~PyEngine();
+  PyEngine(const PyEngine&) = delete;
+  PyEngine& operator=(const PyEngine&) = delete;
+
+  Engine& engine() const noexcept { return *engine_; }
+  Status close(std::optional<Duration> timeout);
+  // Keeps memory until the engine is closed: of a region that was dropped while a peer was inside.
+  void adopt(PythonMemory memory) { adopted_.push_back(std::move(memory)); }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+  std::vector<PythonMemory> adopted_;
+};
+
+}  // namespace stagelink::bindings
