@@ -1,0 +1,72 @@
+"""Moves the data of disaggregated LLM serving between processes.
+
+An :class:`Engine` is the endpoint of one process. Memory that it allocates or registers is a
+:class:`Region`; peers reach it by its descriptor. A :class:`Session` moves batches of byte ranges
+between local and remote regions; each batch is one :class:`Transfer`.
+
+Importing this package starts no thread and opens nothing.
+"""
+
+from ._core import (
+    BY_ADDRESS,
+    ByAddress,
+    Engine,
+    Notification,
+    Peer,
+    Region,
+    RegionDesc,
+    Session,
+    Transfer,
+    __version__,
+    capabilities,
+)
+from .errors import (
+    AlreadyExists,
+    Busy,
+    Cancelled,
+    Corrupt,
+    Error,
+    Incompatible,
+    InvalidArgument,
+    InvalidState,
+    Limit,
+    NoSpace,
+    NotFound,
+    NotRegistered,
+    PeerLost,
+    Permission,
+    Superseded,
+    TimedOut,
+    Unreachable,
+)
+
+__all__ = [
+    "BY_ADDRESS",
+    "AlreadyExists",
+    "Busy",
+    "ByAddress",
+    "Cancelled",
+    "Corrupt",
+    "Engine",
+    "Error",
+    "Incompatible",
+    "InvalidArgument",
+    "InvalidState",
+    "Limit",
+    "NoSpace",
+    "NotFound",
+    "NotRegistered",
+    "Notification",
+    "Peer",
+    "PeerLost",
+    "Permission",
+    "Region",
+    "RegionDesc",
+    "Session",
+    "Superseded",
+    "TimedOut",
+    "Transfer",
+    "Unreachable",
+    "__version__",
+    "capabilities",
+]
