@@ -76,6 +76,10 @@ class Region {
   std::span<std::byte> bytes() const noexcept;
   RegionDesc descriptor() const;
 
+  // Keeps bytes() mapped while held, registered or not, for views that outlive the registration.
+  // Null once deregistered.
+  std::shared_ptr<const void> hold() const;
+
   // Ends the registration: no new access starts, then waits for those under way. On success no peer
   // touches the memory any more. Errors: busy (reader_inside) names the peer that is still inside;
   // call again to go on waiting. invalid_state (closed) when already deregistered.
