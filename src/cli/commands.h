@@ -16,6 +16,7 @@ inline constexpr int kExitUsage = 2;    // Nothing was done: wrong options or in
 using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
 // Declare a command here and name it in the list.
-inline constexpr std::initializer_list<AddCommand> kCommands = {};
+void add_bench_command(CLI::App& app, int& exit_code);
+inline constexpr std::initializer_list<AddCommand> kCommands = {add_bench_command};
 
 }  // namespace stagelink::cli

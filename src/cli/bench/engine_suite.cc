@@ -1,0 +1,57 @@
+#include "cli/bench/engine_suite.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench/suite/groups.h"
+
+namespace stagelink::cli::bench {
+
+namespace {
+
+const char* relation_of(Goal goal) noexcept { return goal == Goal::kAtLeast ? ">=" : "<="; }
+
+}  // namespace
+
+Status run_engine_suite(SuiteContext& context) {
+  const std::string& only = context.options().only;
+  bool found = false;
+  for (const Group& group : engine_groups()) {
+    if (!only.empty() && only != group.name) continue;
+    found = true;
+    fmt::print(stderr, "measuring {}\n", group.name);
+    const Status status = group.run(context);
+    if (!status.ok()) {
+      return Status(status.reason(), fmt::format("{}: {}", group.name, status.message()));
+    }
+  }
+  if (found) return Status();
+  std::string names;
+  for (const Group& group : engine_groups()) names += fmt::format(" {}", group.name);
+  return Status(Reason::kInvalidArgument, fmt::format("no group {}; there are{}", only, names));
+}
+
+std::string rows_as_json(std::span<const CaseResult> rows) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const CaseResult& row : rows) {
+    list.push_back({{"case", row.name},
+                    {"value", row.value},
+                    {"unit", row.unit},
+                    {"relation", relation_of(row.goal)},
+                    {"target", row.target},
+                    {"holds", row.holds()}});
+  }
+  return list.dump(2);
+}
+
+std::string rows_as_table(std::span<const CaseResult> rows) {
+  std::string out =
+      fmt::format("{:<24}{:>12} {:<6}{:>14}  {}\n", "case", "value", "unit", "to reach", "holds");
+  for (const CaseResult& row : rows) {
+    out += fmt::format("{:<24}{:>12.3f} {:<6}{:>3}{:>11.3f}  {}\n", row.name, row.value, row.unit,
+                       relation_of(row.goal), row.target, row.holds() ? "yes" : "no");
+  }
+  return out;
+}
+
+}  // namespace stagelink::cli::bench

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "cli/bench/rig/work_unit.h"
+#include "cli/bench/target/control_channel.h"
+#include "stagelink/region.h"
+#include "stagelink/result.h"
+
+namespace stagelink::cli::bench {
+
+struct TargetOptions {
+  std::vector<std::string> transports;
+  std::optional<int> core;  // Unset: wherever the kernel puts it.
+};
+
+// The name of the hidden command that target_loop serves.
+inline constexpr const char* kTargetCommand = "bench-target";
+inline constexpr int kTargetSocket = 3;  // Where the child finds its end of the channel.
+
+struct TargetRegion {
+  uint64_t number = 0;  // By which the other calls name it.
+  RegionDesc descriptor;
+};
+
+struct Latency {
+  double p50_us = 0;
+  double p99_us = 0;
+};
+
+// The process that is read and written: this program again, with an engine of its own. It dies with
+// its parent.
+//
+// Thread-safety: one thread at a time.
+class TargetProcess {
+ public:
+  // Errors: limit; timed_out; whatever its engine answers.
+  static Result<std::unique_ptr<TargetProcess>> start(const TargetOptions& options);
+  TargetProcess(const TargetProcess&) = delete;
+  TargetProcess& operator=(const TargetProcess&) = delete;
+  ~TargetProcess();
+
+  pid_t pid() const noexcept { return pid_; }
+  const std::vector<std::byte>& descriptor() const noexcept { return descriptor_; }
+
+  Result<TargetRegion> allocate(uint64_t bytes);
+  Status fill(uint64_t region, uint64_t salt);
+  Status poison(uint64_t region, const Shape& shape, uint64_t seed);
+  // How many of the blocks at the remote picks hold what the local picks of a filled region hold.
+  Result<uint64_t> count_right(uint64_t region, const Shape& shape, uint64_t seed, uint64_t salt);
+
+  // The target receives `count` notifications, which carry the sender's clock. Between the two
+  // calls the caller sends them.
+  Status begin_receive(uint64_t count, bool asleep);
+  Result<Latency> end_receive();
+  Status begin_idle(std::chrono::milliseconds duration);
+  Status end_idle();
+
+ private:
+  TargetProcess(pid_t pid, ControlChannel channel) noexcept;
+  Status begin(const Message& message);
+  Result<Message> end();
+  Result<Message> ask(const Message& message);
+
+  pid_t pid_;
+  ControlChannel channel_;
+  std::vector<std::byte> descriptor_;
+};
+
+}  // namespace stagelink::cli::bench
