@@ -24,27 +24,23 @@ Status check_trailer(int fd, size_t at, const RegionDesc& desc) {
     return Status(Reason::kCorrupt, "the trailer of the peer's segment cannot be read");
   }
   if (trailer.magic != wire::kTrailerMagic) {
-    return Status(Reason::kCorrupt, "the peer's memfd is not a segment: no trailer behind the data");
+    return Status(Reason::kCorrupt,
+                  "the peer's memfd is not a segment: no trailer behind the data");
   }
   const InstanceId instance{trailer.instance_high, trailer.instance_low};
   if (instance != desc.instance) {
     return Status(Reason::kCorrupt,
                   fmt::format("the segment belongs to instance {}, the descriptor to {}",
-                              instance.to_string(),
-                              desc.instance.to_string()));
+                              instance.to_string(), desc.instance.to_string()));
   }
   if (trailer.nonce != desc.nonce) {
     return Status(Reason::kSuperseded,
-                  fmt::format("region {} was replaced: nonce {:016x} is now {:016x}",
-                              desc.index,
-                              desc.nonce,
-                              trailer.nonce));
+                  fmt::format("region {} was replaced: nonce {:016x} is now {:016x}", desc.index,
+                              desc.nonce, trailer.nonce));
   }
   if (trailer.bytes != desc.bytes) {
-    return Status(Reason::kCorrupt,
-                  fmt::format("the segment has {} bytes, the descriptor says {}",
-                              trailer.bytes,
-                              desc.bytes));
+    return Status(Reason::kCorrupt, fmt::format("the segment has {} bytes, the descriptor says {}",
+                                                trailer.bytes, desc.bytes));
   }
   return {};
 }
@@ -72,8 +68,7 @@ Result<MappedSegment> MappedSegment::map(const UniqueFd& fd, const RegionDesc& d
   if (const int error = populate(mapping, Populate::kForReading); error != 0) {
     return Status(Reason::kLimit,
                   fmt::format("filling the page table for {} of a peer's memory: {}",
-                              readable_bytes(mapping.size()),
-                              strerror(error)));
+                              readable_bytes(mapping.size()), strerror(error)));
   }
   return segment;
 }

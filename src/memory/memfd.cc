@@ -38,16 +38,6 @@ std::string limit_text(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : fmt::format("{}", limit.rlim_cur);
 }
 
-Status check_room(size_t bytes, int32_t numa_node) {
-  const MemoryRoom room = memory_room(numa_node);
-  if (bytes <= room.bytes) return {};
-  return Status(Reason::kShmFull,
-                fmt::format("{} of shareable memory are still needed, but only {} may be taken: {}",
-                            readable_bytes(bytes),
-                            readable_bytes(room.bytes),
-                            room.limit));
-}
-
 // Touches one byte of each page. For memory whose pages exist, so that it cannot fault.
 void touch(std::span<std::byte> mapping, Populate how) noexcept {
   for (size_t at = 0; at < mapping.size(); at += page_bytes()) {
@@ -81,11 +71,8 @@ Result<UniqueFd> create_memfd(const char* name) {
   if (fd >= 0) return UniqueFd(fd);
   const int error = errno;
   if (error == EMFILE || error == ENFILE) {
-    return Status(Reason::kNofile,
-                  fmt::format("memfd_create({}): {}; RLIMIT_NOFILE is {}",
-                              name,
-                              error_text(error),
-                              limit_text(RLIMIT_NOFILE)));
+    return Status(Reason::kNofile, fmt::format("memfd_create({}): {}; RLIMIT_NOFILE is {}", name,
+                                               error_text(error), limit_text(RLIMIT_NOFILE)));
   }
   return Status(error == ENOMEM ? Reason::kShmFull : Reason::kSystem,
                 fmt::format("memfd_create({}): {}", name, error_text(error)));
@@ -96,8 +83,7 @@ Status size_memfd(int fd, size_t bytes) {
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
     return Status(Reason::kTooLarge,
                   fmt::format("{} of shareable memory were asked for, RLIMIT_FSIZE is {}",
-                              readable_bytes(bytes),
-                              readable_bytes(limit.rlim_cur)));
+                              readable_bytes(bytes), readable_bytes(limit.rlim_cur)));
   }
   if (::ftruncate(fd, static_cast<off_t>(bytes)) == 0) return {};
   const int error = errno;
@@ -111,7 +97,7 @@ Status reserve_pages(int fd, size_t from, size_t to, int32_t numa_node) {
   size_t checked_to = from;
   for (size_t at = from; at < to;) {
     if (at >= checked_to) {
-      SL_TRY(check_room(to - at, numa_node));
+      SL_TRY(check_memory_room(to - at, numa_node));
       checked_to = at + kRoomCheckBytes;
     }
     const size_t length = std::min(step, to - at);
@@ -126,25 +112,22 @@ Status reserve_pages(int fd, size_t from, size_t to, int32_t numa_node) {
     }
     return Status(Reason::kShmFull,
                   fmt::format("reserving {} of shareable memory stopped at {}: {}",
-                              readable_bytes(to),
-                              readable_bytes(at),
-                              error_text(error)));
+                              readable_bytes(to), readable_bytes(at), error_text(error)));
   }
   return {};
 }
 
 Status reserve_by_fault(std::span<std::byte> mapping, int32_t numa_node) {
   for (size_t at = 0; at < mapping.size(); at += kRoomCheckBytes) {
-    SL_TRY(check_room(mapping.size() - at, numa_node));
+    SL_TRY(check_memory_room(mapping.size() - at, numa_node));
     const auto piece = mapping.subspan(at, std::min(kRoomCheckBytes, mapping.size() - at));
     // Without the call (before Linux 5.14) pages come by fallocate(), as small ones.
     if (const int error = populate_by_kernel(piece, Populate::kForWriting);
         error != 0 && error != EINVAL) {
-      return Status(Reason::kShmFull,
-                    fmt::format("reserving {} of shareable memory stopped at {}: {}",
-                                readable_bytes(mapping.size()),
-                                readable_bytes(at),
-                                error_text(error)));
+      return Status(
+          Reason::kShmFull,
+          fmt::format("reserving {} of shareable memory stopped at {}: {}",
+                      readable_bytes(mapping.size()), readable_bytes(at), error_text(error)));
     }
   }
   return {};
@@ -170,16 +153,14 @@ Status check_foreign_memfd(int fd, size_t bytes) {
     return Status(Reason::kCorrupt, fmt::format("fstat of a memfd: {}", error_text(errno)));
   }
   if (info.st_size < 0 || static_cast<uint64_t>(info.st_size) < bytes) {
-    return Status(
-        Reason::kCorrupt,
-        fmt::format("the peer's memfd holds {} bytes, {} are needed", info.st_size, bytes));
+    return Status(Reason::kCorrupt, fmt::format("the peer's memfd holds {} bytes, {} are needed",
+                                                info.st_size, bytes));
   }
   const uint64_t present = static_cast<uint64_t>(info.st_blocks) * 512;
   if (present < bytes) {
-    return Status(Reason::kCorrupt,
-                  fmt::format("the peer's memfd has holes: {} of {} bytes are there",
-                              present,
-                              info.st_size));
+    return Status(
+        Reason::kCorrupt,
+        fmt::format("the peer's memfd has holes: {} of {} bytes are there", present, info.st_size));
   }
   return {};
 }
@@ -192,9 +173,7 @@ Result<std::span<std::byte>> map_shared(int fd, size_t bytes, bool writable) {
   if (raw == MAP_FAILED) {
     return Status(Reason::kLimit,
                   fmt::format("mapping {}: {}; RLIMIT_AS is {}, see also vm.max_map_count",
-                              readable_bytes(reserved),
-                              error_text(errno),
-                              limit_text(RLIMIT_AS)));
+                              readable_bytes(reserved), error_text(errno), limit_text(RLIMIT_AS)));
   }
   auto* const begin = static_cast<std::byte*>(raw);
   const auto address = reinterpret_cast<uintptr_t>(begin);
@@ -204,11 +183,10 @@ Result<std::span<std::byte>> map_shared(int fd, size_t bytes, bool writable) {
   if (placed == MAP_FAILED) {
     const int error = errno;
     ::munmap(begin, reserved);
-    return Status(error == EPERM || error == EACCES ? Reason::kCorrupt : Reason::kLimit,
-                  fmt::format("mapping {} of a memfd{}: {}; see vm.max_map_count",
-                              readable_bytes(mapped),
-                              writable ? " for writing" : "",
-                              error_text(error)));
+    return Status(
+        error == EPERM || error == EACCES ? Reason::kCorrupt : Reason::kLimit,
+        fmt::format("mapping {} of a memfd{}: {}; see vm.max_map_count", readable_bytes(mapped),
+                    writable ? " for writing" : "", error_text(error)));
   }
   if (head > 0) ::munmap(begin, head);
   if (kHugePageBytes > head) ::munmap(begin + head + mapped, kHugePageBytes - head);

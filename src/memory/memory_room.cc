@@ -58,8 +58,7 @@ void tighten_to_host(MemoryRoom& room) {
   const auto available = field(text, "MemAvailable:");
   if (!available) return;
   const uint64_t bytes = (*available + field(text, "SwapFree:").value_or(0)) << 10;
-  tighten(room,
-          bytes,
+  tighten(room, bytes,
           fmt::format("MemAvailable and SwapFree in /proc/meminfo are {}", readable_bytes(bytes)));
 }
 
@@ -68,8 +67,8 @@ void tighten_to_node(MemoryRoom& room, int32_t node) {
   const std::string text = read_small_file(path);
   const auto free = field(text, "MemFree:");
   if (!free) return;
-  const uint64_t reclaimable = field(text, "Active(file):").value_or(0) / 2 +
-                               field(text, "Inactive(file):").value_or(0);
+  const uint64_t reclaimable =
+      field(text, "Active(file):").value_or(0) / 2 + field(text, "Inactive(file):").value_or(0);
   const uint64_t bytes = (*free + reclaimable) << 10;
   tighten(room, bytes, fmt::format("free memory in {} is {}", path, readable_bytes(bytes)));
 }
@@ -90,13 +89,9 @@ void tighten_to_group(MemoryRoom& room, const CgroupFiles& files, const std::str
   const uint64_t cache =
       field(read_small_file(folder + "memory.stat"), files.reclaimable).value_or(0);
   const uint64_t used = *usage > cache ? *usage - cache : 0;
-  tighten(room,
-          *limit > used ? *limit - used : 0,
-          fmt::format("{}{} is {}, of which {} are in use",
-                      folder,
-                      files.limit,
-                      readable_bytes(*limit),
-                      readable_bytes(used)));
+  tighten(room, *limit > used ? *limit - used : 0,
+          fmt::format("{}{} is {}, of which {} are in use", folder, files.limit,
+                      readable_bytes(*limit), readable_bytes(used)));
 }
 
 // The group named by `path` and all its parents: each may be the tightest. In a container the path
@@ -121,10 +116,8 @@ void tighten_to_cgroups(MemoryRoom& room) {
       const CgroupFiles v2{"/sys/fs/cgroup", "memory.max", "memory.current", "\ninactive_file "};
       tighten_to_groups(room, v2, std::string(line.substr(3)));
     } else if (const size_t at = line.find(":memory:"); at != std::string_view::npos) {
-      const CgroupFiles v1{"/sys/fs/cgroup/memory",
-                           "memory.limit_in_bytes",
-                           "memory.usage_in_bytes",
-                           "\ntotal_inactive_file "};
+      const CgroupFiles v1{"/sys/fs/cgroup/memory", "memory.limit_in_bytes",
+                           "memory.usage_in_bytes", "\ntotal_inactive_file "};
       tighten_to_groups(room, v1, std::string(line.substr(at + 8)));
     }
   }
@@ -138,6 +131,14 @@ MemoryRoom memory_room(int32_t numa_node) {
   if (numa_node >= 0) tighten_to_node(room, numa_node);
   tighten_to_cgroups(room);
   return room;
+}
+
+Status check_memory_room(uint64_t bytes, int32_t numa_node) {
+  const MemoryRoom room = memory_room(numa_node);
+  if (bytes <= room.bytes) return {};
+  return Status(Reason::kShmFull,
+                fmt::format("{} of shareable memory are still needed, but only {} may be taken: {}",
+                            readable_bytes(bytes), readable_bytes(room.bytes), room.limit));
 }
 
 std::string readable_bytes(uint64_t bytes) {

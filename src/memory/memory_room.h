@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "stagelink/status.h"
+
 namespace stagelink::memory {
 
 // How much memory the kernel would still give this process, and which limit says so.
@@ -15,6 +17,9 @@ struct MemoryRoom {
 // the memory limits of this process's cgroup and its parents (v1 and v2). A margin is kept back.
 // Reserving beyond a cgroup's limit does not fail, it kills: so it has to be asked before.
 MemoryRoom memory_room(int32_t numa_node);
+
+// Errors: no_space (shm_full) naming the limit, if there is less than `bytes`.
+Status check_memory_room(uint64_t bytes, int32_t numa_node);
 
 // "64 MiB", "1.5 GiB", "300 B": for messages.
 std::string readable_bytes(uint64_t bytes);

@@ -64,32 +64,24 @@ int collapse(std::span<std::byte> mapping) noexcept {
 
 Status bind_to_node(std::span<std::byte> mapping, int32_t numa_node) {
   constexpr int kMaxNodes = 1024;
-  constexpr int kBind = 2;  // MPOL_BIND of <numaif.h>, which comes with a library that we do not need.
+  constexpr int kBind =
+      2;  // MPOL_BIND of <numaif.h>, which comes with a library that we do not need.
   if (numa_node < 0) return {};
   int error = EINVAL;
   if (numa_node < kMaxNodes) {
     std::array<unsigned long, kMaxNodes / 64> mask{};
     const auto node = static_cast<size_t>(numa_node);
     mask[node / 64] = 1UL << (node % 64);
-    if (::syscall(SYS_mbind,
-                  mapping.data(),
-                  mapping.size(),
-                  kBind,
-                  mask.data(),
-                  static_cast<unsigned long>(kMaxNodes) + 1,
-                  0) == 0) {
+    if (::syscall(SYS_mbind, mapping.data(), mapping.size(), kBind, mask.data(),
+                  static_cast<unsigned long>(kMaxNodes) + 1, 0) == 0) {
       return {};
     }
     error = errno;
     if (error == ENOSYS && numa_node == 0) return {};  // A kernel that knows one node only.
   }
-  return Status(Reason::kNuma,
-                fmt::format("binding {} to NUMA node {}: {}; {} is {}",
-                            readable_bytes(mapping.size()),
-                            numa_node,
-                            strerror(error),
-                            kNodesOnline,
-                            read_line(kNodesOnline)));
+  return Status(Reason::kNuma, fmt::format("binding {} to NUMA node {}: {}; {} is {}",
+                                           readable_bytes(mapping.size()), numa_node,
+                                           strerror(error), kNodesOnline, read_line(kNodesOnline)));
 }
 
 bool advise_huge_pages(std::span<std::byte> mapping) noexcept {
@@ -104,23 +96,18 @@ Status gather_huge_pages(std::span<std::byte> mapping, Effort effort) {
   const size_t whole = mapping.size() / kHugePageBytes * kHugePageBytes;
   const int error = whole == mapping.size() ? collapse(mapping) : EINVAL;
   if (error == 0) return {};
-  return settle(effort,
-                Status(Reason::kHugePages,
-                       fmt::format("huge pages for {} of shareable memory: {}; {} is {}",
-                                   readable_bytes(mapping.size()),
-                                   strerror(error),
-                                   kShmemEnabled,
-                                   read_line(kShmemEnabled))));
+  return settle(effort, Status(Reason::kHugePages,
+                               fmt::format("huge pages for {} of shareable memory: {}; {} is {}",
+                                           readable_bytes(mapping.size()), strerror(error),
+                                           kShmemEnabled, read_line(kShmemEnabled))));
 }
 
 Status prefault(std::span<std::byte> mapping, Effort effort) {
   const int error = populate(mapping, Populate::kForWriting);
   if (error == 0) return {};
-  return settle(effort,
-                Status(Reason::kNoSpace,
-                       fmt::format("filling the page table for {}: {}",
-                                   readable_bytes(mapping.size()),
-                                   strerror(error))));
+  return settle(effort, Status(Reason::kNoSpace,
+                               fmt::format("filling the page table for {}: {}",
+                                           readable_bytes(mapping.size()), strerror(error))));
 }
 
 Status pin_pages(std::span<std::byte> mapping, Effort effort) {
@@ -128,14 +115,12 @@ Status pin_pages(std::span<std::byte> mapping, Effort effort) {
   const int error = errno;
   rlimit limit{};
   ::getrlimit(RLIMIT_MEMLOCK, &limit);
-  const std::string value = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited")
-                                                            : readable_bytes(limit.rlim_cur);
+  const std::string value =
+      limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : readable_bytes(limit.rlim_cur);
   return settle(effort,
                 Status(Reason::kMemlock,
                        fmt::format("locking {}: {}; RLIMIT_MEMLOCK is {} for the whole process",
-                                   readable_bytes(mapping.size()),
-                                   strerror(error),
-                                   value)));
+                                   readable_bytes(mapping.size()), strerror(error), value)));
 }
 
 }  // namespace stagelink::memory

@@ -15,7 +15,8 @@ namespace stagelink::memory {
 Status bind_to_node(std::span<std::byte> mapping, int32_t numa_node);
 // True if the kernel makes huge pages of shared memory that is advised so before it exists.
 bool advise_huge_pages(std::span<std::byte> mapping) noexcept;
-// After the pages exist: gathers them. Errors: limit (huge_pages) names shmem_enabled and its value.
+// After the pages exist: gathers them. Errors: limit (huge_pages) names shmem_enabled and its
+// value.
 Status gather_huge_pages(std::span<std::byte> mapping, Effort effort);
 // Fills the page table. Errors: no_space.
 Status prefault(std::span<std::byte> mapping, Effort effort);

@@ -15,8 +15,8 @@ bool PinGate::try_pin() noexcept {
   while ((word & kClosed) == 0 && word != kMaxPins) {
     // Acquire, partner: the release in unpin() of an earlier use, so that uses of one region by
     // different threads are in order where they touch the same state.
-    if (word_.compare_exchange_weak(
-            word, word + 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+    if (word_.compare_exchange_weak(word, word + 1, std::memory_order_acquire,
+                                    std::memory_order_relaxed)) {
       return true;
     }
   }

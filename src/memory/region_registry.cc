@@ -32,11 +32,9 @@ Result<std::unique_ptr<RegionRegistry>> RegionRegistry::create(InstanceId instan
         Reason::kInvalidArgument,
         fmt::format("a region table of {} rows; 1 to {} are possible", capacity, kMaxCapacity));
   }
-  SL_ASSIGN(SharedPages table,
-            SharedPages::create(
-                "stagelink-table", wire::table_bytes(capacity), SharedPages::Peers::kMayRead));
-  return std::unique_ptr<RegionRegistry>(
-      new RegionRegistry(instance, capacity, std::move(table)));
+  SL_ASSIGN(SharedPages table, SharedPages::create("stagelink-table", wire::table_bytes(capacity),
+                                                   SharedPages::Peers::kMayRead));
+  return std::unique_ptr<RegionRegistry>(new RegionRegistry(instance, capacity, std::move(table)));
 }
 
 RegionRegistry::RegionRegistry(InstanceId instance, uint32_t capacity, SharedPages table)
@@ -60,16 +58,14 @@ wire::TableEntry& RegionRegistry::entry(uint32_t index) const noexcept {
   return table_.at<wire::TableEntry>(wire::kTableEntriesOffset)[index];
 }
 
-Result<std::shared_ptr<RegionRecord>> RegionRegistry::add(void* address,
-                                                          size_t bytes,
+Result<std::shared_ptr<RegionRecord>> RegionRegistry::add(void* address, size_t bytes,
                                                           Access access) {
   if (address == nullptr) return Status(Reason::kInvalidArgument, "registering a null address");
   if (bytes == 0) return Status(Reason::kInvalidArgument, "registering 0 bytes");
   auto* const data = static_cast<std::byte*>(address);
   if (bytes > std::numeric_limits<uint64_t>::max() - address_of(data)) {
-    return Status(
-        Reason::kOverflow,
-        fmt::format("{:#x} + {} bytes passes the end of memory", address_of(data), bytes));
+    return Status(Reason::kOverflow, fmt::format("{:#x} + {} bytes passes the end of memory",
+                                                 address_of(data), bytes));
   }
   auto record = std::make_shared<RegionRecord>();
   record->bytes = std::span(data, bytes);
@@ -113,8 +109,9 @@ Result<uint32_t> RegionRegistry::take_row() {
     return index;
   }
   if (rows_.size() == capacity_) {
-    return Status(Reason::kTooManyRegions,
-                  fmt::format("all {} rows of the region table are taken (max_regions)", capacity_));
+    return Status(
+        Reason::kTooManyRegions,
+        fmt::format("all {} rows of the region table are taken (max_regions)", capacity_));
   }
   rows_.emplace_back();
   return static_cast<uint32_t>(rows_.size() - 1);
@@ -187,11 +184,8 @@ Result<std::shared_ptr<RegionRecord>> RegionRegistry::find(uint32_t index,
   const bool live = row.record != nullptr && row.retired_epoch == 0;
   if (live && row.generation == generation) return row.record;
   return Status(Reason::kSuperseded,
-                fmt::format("region {} generation {} is gone; the row is at generation {}{}",
-                            index,
-                            generation,
-                            row.generation,
-                            live ? "" : ", not live"));
+                fmt::format("region {} generation {} is gone; the row is at generation {}{}", index,
+                            generation, row.generation, live ? "" : ", not live"));
 }
 
 Result<std::shared_ptr<RegionRecord>> RegionRegistry::find_containing(uint64_t address,
@@ -202,10 +196,9 @@ Result<std::shared_ptr<RegionRecord>> RegionRegistry::find_containing(uint64_t a
   }
   MutexLock lock(mutex_);
   if (index_stale_) rebuild_index();
-  const auto after = std::upper_bound(
-      index_.begin(), index_.end(), address, [](uint64_t value, const IndexEntry& entry) {
-        return value < entry.begin;
-      });
+  const auto after =
+      std::upper_bound(index_.begin(), index_.end(), address,
+                       [](uint64_t value, const IndexEntry& entry) { return value < entry.begin; });
   if (after == index_.begin() || (after - 1)->max_end < address + bytes) {
     return Status(Reason::kNotRegistered,
                   fmt::format("no single region holds {:#x} + {} bytes", address, bytes));
@@ -222,9 +215,8 @@ void RegionRegistry::rebuild_index() const {
     const RegionDesc& desc = row.record->desc;
     index_.push_back({desc.address, desc.address + desc.bytes, i});
   }
-  std::sort(index_.begin(), index_.end(), [](const IndexEntry& a, const IndexEntry& b) {
-    return a.begin < b.begin;
-  });
+  std::sort(index_.begin(), index_.end(),
+            [](const IndexEntry& a, const IndexEntry& b) { return a.begin < b.begin; });
   for (size_t i = 1; i < index_.size(); ++i) {
     if (index_[i - 1].max_end <= index_[i].max_end) continue;
     index_[i].max_end = index_[i - 1].max_end;

@@ -18,7 +18,8 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 46;  // Beyond what any host maps; keeps sums in range.
 
-// The file of `bytes` of data: data rounded to pages (huge ones if wanted), then the trailer's page.
+// The file of `bytes` of data: data rounded to pages (huge ones if wanted), then the trailer's
+// page.
 struct FileShape {
   size_t trailer_at = 0;
   size_t mapped = 0;
@@ -41,16 +42,13 @@ FileShape shape_of(size_t bytes, Effort huge_pages) {
 Status write_trailer(int fd, size_t at, const wire::SegmentTrailer& trailer) {
   const ssize_t put = ::pwrite(fd, &trailer, sizeof trailer, static_cast<off_t>(at));
   if (put == static_cast<ssize_t>(sizeof trailer)) return {};
-  return Status(Reason::kSystem,
-                fmt::format("writing the trailer of a segment: {}",
-                            put < 0 ? strerror(errno) : "short write"));
+  return Status(Reason::kSystem, fmt::format("writing the trailer of a segment: {}",
+                                             put < 0 ? strerror(errno) : "short write"));
 }
 
 // The order matters: node and advice hold for pages that do not exist yet; huge pages are gathered
 // before pages are locked; prefaulting last sees the final page table.
-Status furnish(int fd,
-               std::span<std::byte> mapping,
-               const FileShape& shape,
+Status furnish(int fd, std::span<std::byte> mapping, const FileShape& shape,
                const SegmentOptions& options) {
   SL_TRY(bind_to_node(mapping, options.numa_node));
   if (options.huge_pages != Effort::kOff && advise_huge_pages(mapping)) {
@@ -70,12 +68,11 @@ Status furnish(int fd,
 Result<Segment> Segment::create(size_t bytes, const SegmentOptions& options, InstanceId instance) {
   if (bytes == 0) return Status(Reason::kInvalidArgument, "a segment of 0 bytes");
   if (bytes > kMaxBytes) {
-    return Status(Reason::kTooLarge,
-                  fmt::format("a segment of {}; the most is {}",
-                              readable_bytes(bytes),
-                              readable_bytes(kMaxBytes)));
+    return Status(Reason::kTooLarge, fmt::format("a segment of {}; the most is {}",
+                                                 readable_bytes(bytes), readable_bytes(kMaxBytes)));
   }
   const FileShape shape = shape_of(bytes, options.huge_pages);
+  SL_TRY(check_memory_room(shape.file, options.numa_node));
   Segment segment;
   SL_ASSIGN(segment.fd_, create_memfd("stagelink-region"));
   const int fd = segment.fd_.get();
@@ -85,8 +82,8 @@ Result<Segment> Segment::create(size_t bytes, const SegmentOptions& options, Ins
   segment.mapped_bytes_ = mapping.size();
   segment.nonce_ = random_u64();
   SL_TRY(furnish(fd, mapping, shape, options));
-  const wire::SegmentTrailer trailer{
-      wire::kTrailerMagic, instance.high, instance.low, segment.nonce_, bytes};
+  const wire::SegmentTrailer trailer{wire::kTrailerMagic, instance.high, instance.low,
+                                     segment.nonce_, bytes};
   SL_TRY(write_trailer(fd, shape.trailer_at, trailer));
   SL_TRY(seal_memfd(fd, options.access));
   return segment;

@@ -20,7 +20,8 @@ constexpr size_t kPopulateAtOnce = 64 << 10;
 
 Result<SharedPages> SharedPages::create(const char* name, size_t bytes, Peers peers) {
   if (bytes == 0 || bytes > kMaxBytes) {
-    return Status(Reason::kInvalidArgument, fmt::format("{} shared pages of {} bytes", name, bytes));
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("{} shared pages of {} bytes", name, bytes));
   }
   SharedPages pages;
   SL_ASSIGN(pages.fd_, create_memfd(name));
@@ -44,10 +45,8 @@ Result<SharedPages> SharedPages::open(UniqueFd fd, size_t bytes, bool writable) 
   SharedPages pages;
   SL_ASSIGN(pages.bytes_, map_shared(fd.get(), size, writable));
   if (const int error = populate(pages.bytes_, Populate::kForReading); error != 0) {
-    return Status(Reason::kLimit,
-                  fmt::format("filling the page table for {} of shared pages: {}",
-                              readable_bytes(size),
-                              strerror(error)));
+    return Status(Reason::kLimit, fmt::format("filling the page table for {} of shared pages: {}",
+                                              readable_bytes(size), strerror(error)));
   }
   return pages;
 }
