@@ -9,7 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import stagelink as sl
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,6 +20,8 @@ from child import Child  # noqa: E402
 
 SOURCE = Path(__file__).parents[2]
 SETTLE_S = 5.0
+
+faulthandler.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,4 +81,34 @@ def child(nothing_left_over: None) -> Iterator[Callable[..., Child]]:
         process.close()
 
 
-faulthandler.enable()
+
+@pytest.fixture
+def engine(nothing_left_over: None) -> Iterator[sl.Engine]:
+    with sl.Engine(name="here") as engine:
+        yield engine
+
+
+@pytest.fixture
+def other(nothing_left_over: None) -> Iterator[sl.Engine]:
+    """A second engine in this process, for what does not depend on a second one."""
+    with sl.Engine(name="there") as engine:
+        yield engine
+
+
+@pytest.fixture
+def link(engine: sl.Engine, other: sl.Engine) -> Iterator["Link"]:
+    """64 KiB on each side and a session between them."""
+    yield Link(engine, other)
+
+
+class Link:
+    def __init__(self, engine: sl.Engine, other: sl.Engine) -> None:
+        self.engine = engine
+        self.other = other
+        self.pool = engine.allocate("64KiB")
+        self.theirs = other.allocate("64KiB")
+        self.peer = engine.connect(other.descriptor())
+        self.session = self.peer.session(local=[self.pool], remote=[self.theirs.descriptor()])
+        self.local = np.asarray(self.pool)
+        self.remote = np.asarray(self.theirs)
+        self.remote[:] = np.arange(self.remote.size, dtype=np.uint32).astype(np.uint8)
