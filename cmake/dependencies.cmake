@@ -41,11 +41,7 @@ stagelink_require(STAGELINK_JSON_DIR nlohmann-json3-dev)
 add_library(stagelink_json INTERFACE)
 target_include_directories(stagelink_json SYSTEM INTERFACE ${STAGELINK_JSON_DIR})
 
-# Only the command needs CLI11; a build of the Python package goes without.
 find_path(STAGELINK_CLI11_DIR CLI/CLI.hpp)
+stagelink_require(STAGELINK_CLI11_DIR libcli11-dev)
 add_library(stagelink_cli11 INTERFACE)
-if(STAGELINK_CLI11_DIR)
-  target_include_directories(stagelink_cli11 SYSTEM INTERFACE ${STAGELINK_CLI11_DIR})
-elseif(NOT SKBUILD)
-  stagelink_require(STAGELINK_CLI11_DIR libcli11-dev)
-endif()
+target_include_directories(stagelink_cli11 SYSTEM INTERFACE ${STAGELINK_CLI11_DIR})

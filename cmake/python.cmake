@@ -28,6 +28,7 @@ else()
   # A package that can be imported from the build folder: PYTHONPATH=build/<preset>/python.
   set_target_properties(_core PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/python/stagelink)
+  file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/python/stagelink)
   file(GLOB package CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/python/stagelink/*)
   foreach(file IN LISTS package)
     if(IS_DIRECTORY ${file})
