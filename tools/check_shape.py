@@ -2,7 +2,7 @@
 """Check the shape of the tree: who includes whom, file and folder sizes, headers without `using`.
 
 Prints one line a finding; exits 1 if there is any. The order of the layers is that of the
-stagelink_layer() calls in CMakeLists.txt; `bindings`, built as a Python module, stands before `cli`.
+stagelink_layer() calls in CMakeLists.txt; `bindings`, the Python module, stands before `cli`.
 """
 
 from __future__ import annotations
