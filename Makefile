@@ -26,11 +26,11 @@ quick-test: ## The same without sanitizers and fuzzing
 	@tools/venv.sh
 	@python3 tools/run_tests.py --quick
 
-bench: ## Run the benchmark suite of the engine (prints its table; takes minutes)
+bench: ## Measure every case that has a target, and the peers on the same work (takes minutes)
 	@tools/setup.sh build
 	@cmake --preset release $(CMAKE_QUIET) -DSTAGELINK_BENCH=ON
 	@cmake --build --preset release
-	build/release/stagelink bench suite engine
+	@$(MAKE) -f bench/bench.mk run
 
 lint: ## clang-format, clang-tidy, shape of the tree, ruff and mypy
 	@tools/setup.sh lint

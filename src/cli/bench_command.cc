@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "cli/bench/engine_bench.h"
 #include "cli/bench/engine_suite.h"
 #include "cli/bench/target/target_loop.h"
@@ -49,6 +50,7 @@ int bench_suite(const SuiteOptions& options, bool json, bool strict) {
 void add_engine(CLI::App& app, int& exit_code) {
   struct Arguments {
     EngineBenchOptions options;
+    std::string block = "4KiB";
     bool json = false;
     bool no_pin = false;
   };
@@ -57,8 +59,7 @@ void add_engine(CLI::App& app, int& exit_code) {
       app.add_subcommand("engine", "Read or write random blocks of another process's memory");
   command->add_option("--transport", args->options.transport, "auto, shm or unix")
       ->check(CLI::IsMember({"auto", "shm", "unix"}));
-  command->add_option("--block", args->options.shape.block_bytes, "Size of a block, e.g. 4KiB")
-      ->transform(CLI::AsSizeValue(false));
+  command->add_option("--block", args->block, "Size of a block, e.g. 4KiB");
   command->add_option("--blocks", args->options.shape.blocks, "Blocks in one batch");
   command->add_option("--op", args->options.op, "read or write")
       ->transform(CLI::CheckedTransformer(
@@ -71,6 +72,12 @@ void add_engine(CLI::App& app, int& exit_code) {
   command->add_flag("--no-pin", args->no_pin, "Leave the choice of cores to the kernel");
   command->add_flag("--json", args->json, "Print one JSON object");
   command->callback([args, &exit_code] {
+    const Result<uint64_t> block_bytes = parse_bytes(args->block);
+    if (!block_bytes.ok()) {
+      exit_code = fail(block_bytes.status());
+      return;
+    }
+    args->options.shape.block_bytes = *block_bytes;
     args->options.pin = !args->no_pin;
     exit_code = bench_engine(args->options, args->json);
   });
