@@ -48,7 +48,7 @@ format: ## Rewrite the sources as clang-format and ruff want them
 	@.venv/bin/ruff format --quiet python tests tools examples bench
 
 docs: build ## Write the generated pages of docs/
-	@tools/docs.sh
+	build/release/stagelink config docs > docs/options.md
 
 aarch64: ## Check that the library's layers compile for 64-bit Arm
 	@tools/setup.sh aarch64

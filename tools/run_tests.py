@@ -108,7 +108,7 @@ def step_dev(tally: Tally) -> None:
 
 
 def step_docs(tally: Tally) -> None:
-    tally.add("docs/options.md is up to date", run("tools/docs.sh", "--check"))
+    tally.add("docs", run(sys.executable, "tools/check_docs.py"))
 
 
 def step_python(tally: Tally) -> None:
@@ -200,10 +200,10 @@ def main() -> int:
 
     steps: list[tuple[str, Callable[[Tally], None]]] = [
         ("shape", step_shape),
-        ("python lint", step_python_lint),
-        ("dev", step_dev),
         ("docs", step_docs),
+        ("dev", step_dev),
         ("python", step_python),
+        ("python lint", step_python_lint),
     ]
     if not arguments.quick:
         steps += [
