@@ -1,0 +1,271 @@
+#include "engine/batch/plan.h"
+
+#include <algorithm>
+#include <string>
+
+namespace stagelink::engine {
+namespace {
+
+using transport::CopyItem;
+using transport::Direction;
+
+// Keeps the time of a slice of tiny pieces near that of a slice of bytes.
+constexpr uint32_t kMaxItemsInSlice = 4096;
+
+struct Range {
+  uint64_t local_offset;
+  uint64_t remote_offset;
+  uint64_t bytes;
+  uint32_t local;
+  uint32_t remote;
+};
+
+// Adds ranges one by one.
+class Planner {
+ public:
+  Planner(const SessionView& view, Direction direction, const PlanLimits& limits, Plan& plan)
+      : view_(view), direction_(direction), limits_(limits), plan_(plan) {
+    plan_.clear();
+    plan_.local_marks.assign(view.locals.size(), 0);
+  }
+
+  Status add(size_t position, const Range& range) {
+    if (range.bytes == 0) return Status();
+    if (range.local != local_index_) SL_TRY(enter_local(position, range.local));
+    // Written so that no sum can wrap.
+    if (range.bytes > local_->bytes || range.local_offset > local_->bytes - range.bytes) {
+      return out_of_bounds(position, range, "local", range.local_offset, local_->bytes);
+    }
+    std::byte* const local = local_->base + range.local_offset;
+    if (view_.by_address) return add_by_address(position, range, local);
+    if (range.remote != remote_index_) SL_TRY(enter_remote(position, range.remote));
+    if (range.bytes > remote_->desc.bytes ||
+        range.remote_offset > remote_->desc.bytes - range.bytes) {
+      return out_of_bounds(position, range, "remote", range.remote_offset, remote_->desc.bytes);
+    }
+    append(local, range.remote_offset, range.bytes);
+    return Status();
+  }
+
+  void finish() {
+    if (plan_.copy_items.empty()) return;
+    plan_.slice_starts.push_back(static_cast<uint32_t>(plan_.copy_items.size()));
+  }
+
+ private:
+  Status enter_local(size_t position, uint32_t index) {
+    if (index >= view_.locals.size()) {
+      return bad_index(position, "local", index, view_.locals.size());
+    }
+    if (view_.locals[index].record == nullptr) {
+      return Status(Reason::kNotRegistered, at(position) + "local region " + std::to_string(index) +
+                                                " has been deregistered");
+    }
+    local_index_ = index;
+    local_ = &view_.locals[index];
+    if (plan_.local_marks[index] == 0) {
+      plan_.local_marks[index] = 1;
+      plan_.locals_used.push_back(index);
+    }
+    return Status();
+  }
+
+  Status enter_remote(size_t position, uint32_t index) {
+    if (index >= view_.remotes.size()) {
+      return bad_index(position, "remote", index, view_.remotes.size());
+    }
+    const RemoteRegion& remote = view_.remotes[index];
+    if (remote.gone || remote.stale()) {
+      return Status(Reason::kSuperseded,
+                    at(position) + "remote region " + std::to_string(index) +
+                        " was deregistered by its owner; ask the owner for its descriptor again");
+    }
+    if (direction_ == Direction::kWrite && remote.desc.access == Access::kReadOnly) {
+      return Status(Reason::kReadOnly, at(position) + "remote region " + std::to_string(index) +
+                                           " may only be read by peers");
+    }
+    if (!remote.route.kind) {
+      return Status(Reason::kUnreachable, at(position) + "no transport reaches remote region " +
+                                              std::to_string(index) + ": " + remote.route.why);
+    }
+    remote_index_ = index;
+    remote_ = &remote;
+    is_copied_ = *remote.route.kind == transport::TransportKind::kShm;
+    return Status();
+  }
+
+  Status add_by_address(size_t position, const Range& range, std::byte* local) {
+    if (range.remote_offset + range.bytes < range.remote_offset) {
+      return Status(Reason::kOverflow, at(position) + "address + size exceeds 64 bits");
+    }
+    const bool same =
+        remote_ != nullptr && range.remote_offset >= remote_->desc.address &&
+        range.remote_offset - remote_->desc.address <= remote_->desc.bytes &&
+        range.bytes <= remote_->desc.bytes - (range.remote_offset - remote_->desc.address);
+    if (!same) {
+      const auto found = view_.find(range.remote_offset, range.bytes);
+      if (!found) {
+        return Status(Reason::kNotRegistered,
+                      at(position) + "the peer has no registered region that holds " +
+                          std::to_string(range.bytes) + " bytes at address " +
+                          std::to_string(range.remote_offset));
+      }
+      SL_TRY(enter_remote(position, *found));
+    }
+    append(local, range.remote_offset - remote_->desc.address, range.bytes);
+    return Status();
+  }
+
+  // Cuts at slice_bytes, merges with the item before where both sides go on.
+  void append(std::byte* local, uint64_t offset, uint64_t bytes) {
+    if (!is_copied_) {
+      const uint64_t remote = view_.by_address ? remote_->desc.address + offset : offset;
+      const uint32_t index = view_.by_address ? transport::kByAddress : remote_index_;
+      plan_.posted_bytes += bytes;
+      if (!merge(plan_.posted_items, 0, {local, remote, bytes, index, 0}, ~uint64_t{0})) {
+        plan_.posted_items.push_back({local, remote, bytes, index, 0});
+      }
+      return;
+    }
+    auto remote = reinterpret_cast<uint64_t>(remote_->mapping->bytes().data()) + offset;
+    plan_.copy_bytes += bytes;
+    while (bytes != 0) {
+      const uint64_t part = std::min(bytes, limits_.slice_bytes);
+      append_copy({local, remote, part, remote_index_, 0});
+      local += part;
+      remote += part;
+      bytes -= part;
+    }
+  }
+
+  void append_copy(const CopyItem& item) {
+    const bool fits = !plan_.slice_starts.empty() &&
+                      slice_bytes_ + item.bytes <= limits_.slice_bytes &&
+                      plan_.copy_items.size() - plan_.slice_starts.back() < kMaxItemsInSlice;
+    if (!fits) {
+      plan_.slice_starts.push_back(static_cast<uint32_t>(plan_.copy_items.size()));
+      slice_bytes_ = 0;
+    }
+    slice_bytes_ += item.bytes;
+    if (!fits || !merge(plan_.copy_items, plan_.slice_starts.back(), item, limits_.slice_bytes)) {
+      plan_.copy_items.push_back(item);
+    }
+  }
+
+  static bool merge(std::vector<CopyItem>& items, size_t first, const CopyItem& next,
+                    uint64_t max_bytes) {
+    if (items.size() <= first) return false;
+    CopyItem& last = items.back();
+    if (last.local + last.bytes != next.local || last.remote + last.bytes != next.remote ||
+        last.remote_index != next.remote_index || last.bytes + next.bytes > max_bytes) {
+      return false;
+    }
+    last.bytes += next.bytes;
+    return true;
+  }
+
+  static std::string at(size_t position) { return "range " + std::to_string(position) + ": "; }
+
+  static Status bad_index(size_t position, const char* side, uint32_t index, size_t count) {
+    return Status(Reason::kOutOfBounds, at(position) + side + " region index " +
+                                            std::to_string(index) + "; the session has " +
+                                            std::to_string(count));
+  }
+
+  static Status out_of_bounds(size_t position, const Range& range, const char* side,
+                              uint64_t offset, uint64_t limit) {
+    return Status(Reason::kOutOfBounds,
+                  at(position) + side + " offset " + std::to_string(offset) + " + size " +
+                      std::to_string(range.bytes) + " is outside region " +
+                      std::to_string(side[0] == 'l' ? range.local : range.remote) + " of " +
+                      std::to_string(limit) + " bytes");
+  }
+
+  const SessionView& view_;
+  const Direction direction_;
+  const PlanLimits limits_;
+  Plan& plan_;
+  uint32_t local_index_ = ~uint32_t{0};
+  uint32_t remote_index_ = ~uint32_t{0};
+  const LocalRegion* local_ = nullptr;
+  const RemoteRegion* remote_ = nullptr;
+  bool is_copied_ = false;
+  uint64_t slice_bytes_ = 0;
+};
+
+Status too_many(uint64_t count, uint64_t limit) {
+  return Status(Reason::kTooManyRanges, "a batch of " + std::to_string(count) +
+                                            " ranges; option max_ranges allows " +
+                                            std::to_string(limit));
+}
+
+Status check_shape(const SessionView& view, const RangeList& ranges, const PlanLimits& limits) {
+  const size_t count = ranges.sizes.size();
+  if (count > limits.max_ranges) return too_many(count, limits.max_ranges);
+  if (ranges.local_offsets.size() != count || ranges.remote_offsets.size() != count) {
+    return Status(Reason::kInvalidArgument, "local_offsets, remote_offsets and sizes have " +
+                                                std::to_string(ranges.local_offsets.size()) + ", " +
+                                                std::to_string(ranges.remote_offsets.size()) +
+                                                " and " + std::to_string(count) +
+                                                " entries; they must be equal");
+  }
+  const auto wrong = [&](std::span<const uint32_t> indices) {
+    return !indices.empty() && indices.size() != count;
+  };
+  if (wrong(ranges.local_regions) || wrong(ranges.remote_regions)) {
+    return Status(Reason::kInvalidArgument,
+                  "local_regions and remote_regions must be empty or have one entry per range");
+  }
+  if (view.by_address && !ranges.remote_regions.empty()) {
+    return Status(Reason::kInvalidArgument, "remote_regions must be empty in a session by address");
+  }
+  return Status();
+}
+
+}  // namespace
+
+void Plan::clear() noexcept {
+  copy_items.clear();
+  slice_starts.clear();
+  posted_items.clear();
+  locals_used.clear();
+  copy_bytes = 0;
+  posted_bytes = 0;
+}
+
+Status plan_ranges(const SessionView& view, const RangeList& ranges, Direction direction,
+                   const PlanLimits& limits, Plan& plan) {
+  SL_TRY(check_shape(view, ranges, limits));
+  Planner planner(view, direction, limits, plan);
+  for (size_t i = 0; i < ranges.sizes.size(); ++i) {
+    SL_TRY(planner.add(i, {ranges.local_offsets[i], ranges.remote_offsets[i], ranges.sizes[i],
+                           ranges.local_regions.empty() ? 0 : ranges.local_regions[i],
+                           ranges.remote_regions.empty() ? 0 : ranges.remote_regions[i]}));
+  }
+  planner.finish();
+  return Status();
+}
+
+Status plan_strided(const SessionView& view, const StridedRange& range, Direction direction,
+                    const PlanLimits& limits, Plan& plan) {
+  if (range.count > limits.max_ranges) return too_many(range.count, limits.max_ranges);
+  // With the last piece in range, no product or sum below can wrap.
+  const uint64_t last = range.count == 0 ? 0 : range.count - 1;
+  uint64_t end = 0;
+  for (const auto& [offset, stride] : {std::pair(range.local_offset, range.local_stride),
+                                       std::pair(range.remote_offset, range.remote_stride)}) {
+    if (__builtin_mul_overflow(last, stride, &end) || __builtin_add_overflow(end, offset, &end)) {
+      return Status(Reason::kOverflow, "offset + (count - 1) * stride exceeds 64 bits");
+    }
+  }
+  Planner planner(view, direction, limits, plan);
+  for (uint64_t i = 0; i < range.count; ++i) {
+    SL_TRY(planner.add(i, {range.local_offset + i * range.local_stride,
+                           range.remote_offset + i * range.remote_stride, range.bytes,
+                           range.local_region, range.remote_region}));
+  }
+  planner.finish();
+  return Status();
+}
+
+}  // namespace stagelink::engine

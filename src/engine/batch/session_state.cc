@@ -1,0 +1,214 @@
+#include "engine/batch/session_state.h"
+
+#include <utility>
+
+#include "engine/batch/remote_regions.h"
+#include "engine/core.h"
+#include "engine/link/peer_state.h"
+
+namespace stagelink::engine {
+
+SessionState::SessionState(std::shared_ptr<PeerState> peer) noexcept : peer_(std::move(peer)) {}
+
+namespace {
+
+std::unique_ptr<SessionView> view_of_locals(
+    const std::vector<std::shared_ptr<memory::RegionRecord>>& local) {
+  auto view = std::make_unique<SessionView>();
+  for (const auto& record : local) {
+    view->locals.push_back({record, record->bytes.data(), record->bytes.size()});
+  }
+  return view;
+}
+
+bool uses_stream(const SessionView& view) {
+  for (const RemoteRegion& remote : view.remotes) {
+    if (remote.route.kind == transport::TransportKind::kStream) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SessionState>> SessionState::create(
+    std::shared_ptr<PeerState> peer, std::vector<std::shared_ptr<memory::RegionRecord>> local,
+    std::span<const RegionDesc> remote) {
+  const Deadline deadline = Deadline::in(peer->core().options().connect_timeout);
+  auto view = view_of_locals(local);
+  for (const RegionDesc& desc : remote) {
+    auto region = resolve_remote(*peer, desc, deadline);
+    if (!region.ok()) return region.status();
+    view->remotes.push_back(*std::move(region));
+  }
+  if (uses_stream(*view)) {
+    auto stream = peer->stream(deadline);
+    if (!stream.ok()) return stream.status();
+  }
+  std::shared_ptr<SessionState> session(new SessionState(peer));
+  session->adopt(std::move(view));
+  peer->add_session(session);
+  return session;
+}
+
+Result<std::shared_ptr<SessionState>> SessionState::create_by_address(
+    std::shared_ptr<PeerState> peer, std::vector<std::shared_ptr<memory::RegionRecord>> local) {
+  SL_TRY(peer->usable(/*needs_process=*/false));
+  std::shared_ptr<SessionState> session(new SessionState(peer));
+  auto view = view_of_locals(local);
+  view->by_address = true;
+  session->adopt(std::move(view));
+  SL_TRY(session->refresh());
+  peer->add_session(session);
+  return session;
+}
+
+Result<TransferState*> SessionState::submit(const RangeList& ranges, transport::Direction direction,
+                                            Duration timeout) {
+  const PlanLimits& limits = peer_->core().plan_limits();
+  return submit_planned(direction, timeout, [&](const SessionView& view, Plan& plan) {
+    return plan_ranges(view, ranges, direction, limits, plan);
+  });
+}
+
+Result<TransferState*> SessionState::submit(const StridedRange& range,
+                                            transport::Direction direction, Duration timeout) {
+  const PlanLimits& limits = peer_->core().plan_limits();
+  return submit_planned(direction, timeout, [&](const SessionView& view, Plan& plan) {
+    return plan_strided(view, range, direction, limits, plan);
+  });
+}
+
+template <typename PlanFn>
+Result<TransferState*> SessionState::submit_planned(transport::Direction direction,
+                                                    Duration timeout, PlanFn&& plan) {
+  SL_TRY(peer_->core().usable());
+  SL_TRY(peer_->usable(/*needs_process=*/false));
+  auto taken = peer_->core().transfers().take();
+  if (!taken.ok()) return taken.status();
+  TransferState* const state = *taken;
+  View current = view();
+  Status status = plan(*current, state->plan());
+  if (current->by_address && status.scope() == Scope::kRegion) {
+    // The owner may have registered new memory since the table was read.
+    status = refresh();
+    current = view();
+    if (status.ok()) status = plan(*current, state->plan());
+  }
+  if (status.ok()) status = set_off(*state, current, direction, timeout);
+  if (status.ok()) return state;
+  peer_->core().metrics().fail(status.reason());
+  state->unref();
+  return status;
+}
+
+Status SessionState::set_off(TransferState& state, const View& view, transport::Direction direction,
+                             Duration timeout) {
+  EngineCore& core = peer_->core();
+  if (timeout == Duration::zero()) timeout = core.options().transfer_timeout;
+  TransferState::Setup setup;
+  setup.deadline = Deadline::in(timeout);
+  if (!state.plan().posted_items.empty()) {
+    // Connected already, but for the first batch after a cut.
+    auto stream = peer_->stream(
+        Deadline::earlier(setup.deadline, Deadline::in(core.options().connect_timeout)));
+    if (!stream.ok()) return stream.status();
+    setup.poster = *std::move(stream);
+  }
+  setup.core = peer_->core_ptr();
+  setup.peer = peer_;
+  setup.view = view;
+  setup.direction = direction;
+  state.prepare(std::move(setup));
+  return state.start();
+}
+
+std::string SessionState::explain() const {
+  const View current = view();
+  std::string text;
+  for (size_t i = 0; i < current->remotes.size(); ++i) {
+    const RemoteRegion& remote = current->remotes[i];
+    text += "region " + std::to_string(i) + " (" + std::to_string(remote.desc.bytes) + " bytes): ";
+    if (remote.gone) {
+      text += "gone: deregistered by its owner\n";
+      continue;
+    }
+    text += remote.route.kind ? transport::transport_name(*remote.route.kind) : "none";
+    text += ": " + remote.route.why + "\n";
+  }
+  return text;
+}
+
+SessionState::View SessionState::view() const {
+  MutexLock lock(mutex_);
+  return view_;
+}
+
+std::unique_ptr<SessionView> SessionState::copy_view() const {
+  const View current = view();
+  auto copy = std::make_unique<SessionView>();
+  copy->by_address = current->by_address;
+  copy->locals = current->locals;
+  copy->remotes = current->remotes;
+  return copy;
+}
+
+void SessionState::adopt(std::unique_ptr<SessionView> next) {
+  std::vector<transport::GuardedRow> guards;
+  bool mapped = false;
+  for (const RemoteRegion& remote : next->remotes) {
+    guards.push_back(remote.guard);
+    next->posted_refs.push_back({remote.desc.index, remote.desc.generation});
+    mapped = mapped || remote.mapping != nullptr;
+  }
+  if (mapped) next->copier = peer_->core().make_copier(*peer_, std::move(guards));
+  if (next->by_address) next->index_addresses();
+  View old = std::move(next);
+  MutexLock lock(mutex_);
+  view_.swap(old);
+}
+
+Status SessionState::refresh() {
+  const Deadline deadline = Deadline::in(peer_->core().options().connect_timeout);
+  auto next = copy_view();
+  auto remotes = read_region_table(*peer_, next->remotes, deadline);
+  if (!remotes.ok()) return remotes.status();
+  next->remotes = *std::move(remotes);
+  adopt(std::move(next));
+  return Status();
+}
+
+void SessionState::drop_stale() {
+  const View current = view();
+  bool any = false;
+  for (const RemoteRegion& remote : current->remotes) any = any || (!remote.gone && remote.stale());
+  if (!any) return;
+  auto next = copy_view();
+  for (RemoteRegion& remote : next->remotes) {
+    if (!remote.stale()) continue;
+    remote.gone = true;
+    remote.mapping.reset();
+  }
+  adopt(std::move(next));
+}
+
+void SessionState::drop_local(const memory::RegionRecord& record) {
+  auto next = copy_view();
+  bool any = false;
+  for (LocalRegion& local : next->locals) {
+    if (local.record.get() != &record) continue;
+    local = LocalRegion{};
+    any = true;
+  }
+  if (any) adopt(std::move(next));
+}
+
+void SessionState::drop_all() {
+  auto next = copy_view();
+  for (RemoteRegion& remote : next->remotes) {
+    remote.gone = true;
+    remote.mapping.reset();
+  }
+  adopt(std::move(next));
+}
+
+}  // namespace stagelink::engine

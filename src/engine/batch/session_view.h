@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "memory/region_registry.h"
+#include "memory/segment.h"
+#include "transport/selection.h"
+#include "transport/shm/shm_transport.h"
+#include "transport/transport.h"
+
+namespace stagelink::engine {
+
+struct LocalRegion {
+  std::shared_ptr<memory::RegionRecord> record;  // Null: deregistered since.
+  std::byte* base = nullptr;
+  uint64_t bytes = 0;
+};
+
+struct RemoteRegion {
+  RegionDesc desc;
+  transport::Route route;
+  transport::GuardedRow guard;
+  std::shared_ptr<memory::MappedSegment> mapping;  // Null unless the route is shm.
+  bool gone = false;                               // The owner has deregistered it.
+
+  bool stale() const noexcept {
+    return guard.entry != nullptr && guard.entry->state.load() != guard.live_state;
+  }
+};
+
+// What a session works with at one moment. Immutable; transfers keep the view that they were
+// planned on. When a region goes, the session gets a new view without it.
+struct SessionView {
+  bool by_address = false;
+  std::vector<LocalRegion> locals;
+  std::vector<RemoteRegion> remotes;
+
+  std::unique_ptr<transport::CopyTransport> copier;     // Null if nothing is mapped.
+  std::vector<transport::RemoteRegionRef> posted_refs;  // Same index as remotes.
+
+  // By address only: remotes sorted by address, with the running maximum of their ends.
+  struct AddressSpan {
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    uint64_t max_end = 0;
+    uint32_t index = 0;
+  };
+  std::vector<AddressSpan> spans;
+  void index_addresses();
+  // Index of a remote region that holds the whole range.
+  std::optional<uint32_t> find(uint64_t address, uint64_t bytes) const noexcept;
+};
+
+}  // namespace stagelink::engine

@@ -1,0 +1,272 @@
+#include "engine/core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <unistd.h>
+
+#include "base/endpoint.h"
+#include "base/fork_guard.h"
+#include "base/host_id.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/runtime_dir.h"
+#include "engine/check_options.h"
+#include "engine/link/acceptor.h"
+#include "engine/link/inbound_peer.h"
+#include "engine/link/peer_state.h"
+#include "engine/link/stream_link.h"
+#include "wire/engine_desc.h"
+
+namespace stagelink::engine {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// While something waits for the timer (handshakes, full rings, a stream's deadlines, readers inside
+// retired regions), it looks this often.
+constexpr Duration kBusyTick = std::chrono::milliseconds(5);
+constexpr Duration kAcceptPause = std::chrono::milliseconds(200);
+
+EngineOptions named(EngineOptions options) {
+  if (options.name.empty()) options.name = "engine-" + std::to_string(::getpid());
+  return options;
+}
+
+}  // namespace
+
+EngineCore::EngineCore(EngineOptions options)
+    : options_(named(std::move(options))),
+      fork_token_(ForkGuard::arm()),
+      instance_(random_instance_id()),
+      host_(host_id()),
+      plan_limits_{options_.slice_bytes, options_.max_ranges},
+      kernel_(memory::pick_copy_kernel(options_.streaming_min_bytes)),
+      transfers_(options_.max_transfers),
+      copies_(options_.copy_threads) {}
+
+Result<std::shared_ptr<EngineCore>> EngineCore::create(EngineOptions options) {
+  SL_TRY(check_options(options));
+  std::shared_ptr<EngineCore> core(new EngineCore(std::move(options)));
+  Status status = core->open();
+  if (status.ok()) status = core->start();
+  if (!status.ok()) {
+    core->shut_down_loop();
+    return status;
+  }
+  return core;
+}
+
+EngineCore::~EngineCore() {
+  // Handles keep the core alive, and the engine's own handle has closed it; what is left is the
+  // failure path of create().
+  if (loop_ != nullptr) loop_->stop();
+}
+
+Status EngineCore::open() {
+  for (const std::string& name : options_.transports) {
+    for (const auto kind : {transport::TransportKind::kShm, transport::TransportKind::kStream}) {
+      if (name == transport::transport_name(kind)) enabled_[static_cast<size_t>(kind)] = true;
+    }
+  }
+  auto dir = runtime_dir(options_.runtime_dir);
+  if (!dir.ok()) return dir.status();
+  runtime_dir_ = *std::move(dir);
+  reclaim_dead_entries(runtime_dir_);
+  metrics_ = metrics::EngineMetrics::create(runtime_dir_, options_.name, instance_);
+  auto registry = memory::RegionRegistry::create(instance_, options_.max_regions);
+  if (!registry.ok()) return registry.status();
+  registry_ = *std::move(registry);
+  auto inbox = Inbox::create();
+  if (!inbox.ok()) return inbox.status();
+  inbox_ = *std::move(inbox);
+  auto loop = ProgressLoop::create();
+  if (!loop.ok()) return loop.status();
+  loop_ = *std::move(loop);
+
+  auto bind = parse_endpoint(options_.bind);
+  if (!bind.ok()) return bind.status();
+  const std::string socket = runtime_dir_ + "/" + std::to_string(::getpid()) + "-" +
+                             instance_.to_string().substr(0, 8) + ".sock";
+  auto acceptor = Acceptor::create(*this, socket, *bind);
+  if (!acceptor.ok()) return acceptor.status();
+  acceptor_ = *std::move(acceptor);
+  auto advertised = advertised_address(options_, acceptor_->bound());
+  if (!advertised.ok()) return advertised.status();
+  advertised_ = *std::move(advertised);
+  stream_host_ = std::make_unique<StreamHost>(*this);
+  return Status();
+}
+
+Status EngineCore::start() {
+  SL_TRY(acceptor_->start(
+      [this](UniqueFd fd, const wire::Hello& hello) { greet(std::move(fd), hello); }));
+  next_heartbeat_ = Clock::now() + options_.heartbeat_interval;
+  return loop_->start([this] { return tick(); });
+}
+
+Status EngineCore::usable() const {
+  if (ForkGuard::forked(fork_token_)) return forked_status("the engine");
+  if (closed_.load()) return Status(Reason::kClosed, "the engine is closed");
+  return Status();
+}
+
+Result<std::shared_ptr<memory::RegionRecord>> EngineCore::allocate(
+    size_t bytes, const memory::SegmentOptions& options) {
+  SL_TRY(usable());
+  auto segment = memory::Segment::create(bytes, options, instance_);
+  if (!segment.ok()) {
+    report("allocate", segment.status());
+    return segment.status();
+  }
+  auto record = registry_->add(*std::move(segment), options.access);
+  if (!record.ok()) {
+    report("allocate", record.status());
+    return record.status();
+  }
+  metrics_->add(metrics::Gauge::kRegions, 1);
+  metrics_->add(metrics::Gauge::kRegisteredBytes, static_cast<int64_t>(bytes));
+  metrics_->add(metrics::Gauge::kAllocatedBytes, static_cast<int64_t>(bytes));
+  return record;
+}
+
+Result<std::shared_ptr<memory::RegionRecord>> EngineCore::add_memory(void* address, size_t bytes,
+                                                                     Access access) {
+  SL_TRY(usable());
+  auto record = registry_->add(address, bytes, access);
+  if (!record.ok()) {
+    report("register", record.status());
+    return record.status();
+  }
+  metrics_->add(metrics::Gauge::kRegions, 1);
+  metrics_->add(metrics::Gauge::kRegisteredBytes, static_cast<int64_t>(bytes));
+  return record;
+}
+
+std::vector<std::byte> EngineCore::descriptor() const {
+  wire::EngineDesc desc;
+  desc.version = wire::own_version();
+  desc.instance = instance_;
+  desc.host = host_;
+  desc.name = options_.name;
+  desc.socket_path = acceptor_->socket_path();
+  desc.addresses = {advertised_};
+  return wire::encode(desc);
+}
+
+std::string EngineCore::address() const { return advertised_; }
+
+wire::Welcome EngineCore::welcome() const {
+  wire::Welcome welcome;
+  welcome.version = wire::own_version();
+  welcome.instance = instance_;
+  welcome.host = host_;
+  welcome.pid = static_cast<uint32_t>(::getpid());
+  welcome.table_capacity = options_.max_regions;
+  welcome.ring_bytes = wire::kRingBytes;
+  welcome.max_notification_bytes = options_.max_notification_bytes;
+  welcome.name = options_.name;
+  welcome.socket_path = acceptor_->socket_path();
+  return welcome;
+}
+
+void EngineCore::report(const std::string& what, const Status& status) const {
+  metrics_->fail(status.reason());
+  // What the caller asked for is no failure to look into.
+  if (status.code() != Code::kCancelled) log_failure("[" + options_.name + "] " + what, status);
+}
+
+Status EngineCore::call_on_loop(std::function<Status()> work, const Deadline& deadline) {
+  struct Call {
+    Mutex mutex;
+    CondVar done_changed;
+    bool done SL_GUARDED_BY(mutex) = false;
+    Status status SL_GUARDED_BY(mutex);
+  };
+  auto call = std::make_shared<Call>();
+  loop_->run([call, work = std::move(work)] {
+    Status status = work();
+    MutexLock lock(call->mutex);
+    call->status = std::move(status);
+    call->done = true;
+    call->done_changed.notify_all();
+  });
+  MutexLock lock(call->mutex);
+  while (!call->done) {
+    if (!call->done_changed.wait_until(call->mutex, deadline) && !call->done) {
+      return Status(Reason::kTimedOut, "the progress thread did not answer in time");
+    }
+  }
+  return call->status;
+}
+
+void EngineCore::add_peer(std::shared_ptr<PeerState> peer) {
+  MutexLock lock(peers_mutex_);
+  peers_.push_back(std::move(peer));
+}
+
+void EngineCore::remove_peer(const PeerState& peer) {
+  MutexLock lock(peers_mutex_);
+  std::erase_if(peers_, [&](const auto& other) { return other.get() == &peer; });
+}
+
+std::vector<std::shared_ptr<PeerState>> EngineCore::peers() const {
+  MutexLock lock(peers_mutex_);
+  return peers_;
+}
+
+void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
+  for (TransferState* state : transfers_.active()) {
+    if (state->peer() == &peer && state->phase() == TransferPhase::kRunning) state->end_early(why);
+    state->unref();
+  }
+}
+
+void EngineCore::greet(UniqueFd fd, const wire::Hello& hello) {
+  if (hello.role == wire::Role::kData) return stream_host_->serve(std::move(fd), hello);
+  Result<std::unique_ptr<InboundPeer>> peer =
+      inbound_.size() < options_.max_peers
+          ? InboundPeer::create(*this, std::move(fd), hello)
+          : Status(Reason::kTooManyPeers,
+                   "option max_peers allows " + std::to_string(options_.max_peers));
+  if (!peer.ok()) return report("peer " + hello.name, peer.status());
+  inbound_.push_back(*std::move(peer));
+}
+
+void EngineCore::remove_inbound(const InboundPeer& peer) {
+  std::erase_if(inbound_, [&](const auto& other) { return other.get() == &peer; });
+}
+
+void EngineCore::pause_accepting() noexcept {
+  acceptor_->pause(true);
+  accepting_paused_ = true;
+  resume_accepting_ = Clock::now() + kAcceptPause;
+}
+
+Duration EngineCore::tick() {
+  const auto now = Clock::now();
+  bool busy = acceptor_->tick();
+  if (accepting_paused_) {
+    busy = true;
+    if (now >= resume_accepting_) {
+      acceptor_->pause(false);
+      accepting_paused_ = false;
+    }
+  }
+  const bool heartbeat = now >= next_heartbeat_;
+  if (heartbeat) {
+    next_heartbeat_ = now + options_.heartbeat_interval;
+    copies_.look_at_cpus();
+    inbox_->tick();
+  }
+  for (const auto& peer : peers()) busy = peer->tick(heartbeat) || busy;
+  busy = stream_host_->tick() || busy;
+  if (retired_waits_.load()) {
+    retry_retired();
+    busy = true;
+  }
+  const Duration until_heartbeat = next_heartbeat_ - now;
+  return busy ? std::min(kBusyTick, until_heartbeat) : until_heartbeat;
+}
+
+}  // namespace stagelink::engine

@@ -1,0 +1,138 @@
+#include "engine/inbox.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include "base/log.h"
+
+namespace stagelink::engine {
+
+InboundRing::InboundRing(InstanceId source, std::string source_name,
+                         memory::SharedPages page) noexcept
+    : source_(source),
+      source_name_(std::move(source_name)),
+      page_(std::move(page)),
+      consumer_(this->page()) {}
+
+size_t InboundRing::drain(size_t max, std::vector<Notification>& out) {
+  if (spoilt_) return 0;
+  std::vector<transport::RingMessage> messages;
+  const Status status = consumer_.pop(max, messages);
+  if (!status.ok()) {
+    spoilt_ = true;
+    log_failure("notifications from " + source_name_ + " (" + source_.to_string() + ")", status);
+  }
+  for (auto& message : messages) {
+    out.push_back({source_, source_name_, std::move(message.payload), message.outcome});
+  }
+  return messages.size();
+}
+
+Inbox::Inbox(memory::SharedPages doorbell, UniqueFd event) noexcept
+    : doorbell_(std::move(doorbell)), event_(std::move(event)) {}
+
+Result<std::unique_ptr<Inbox>> Inbox::create() {
+  auto doorbell = memory::SharedPages::create("stagelink-doorbell", wire::kDoorbellBytes,
+                                              memory::SharedPages::Peers::kMayWrite);
+  if (!doorbell.ok()) return doorbell.status();
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) return Status(Reason::kNofile, "eventfd: too many open files");
+  return std::unique_ptr<Inbox>(new Inbox(*std::move(doorbell), std::move(event)));
+}
+
+void Inbox::add(std::shared_ptr<InboundRing> ring) {
+  MutexLock lock(mutex_);
+  rings_.push_back(std::move(ring));
+}
+
+std::vector<std::shared_ptr<InboundRing>> Inbox::rings() const {
+  MutexLock lock(mutex_);
+  std::vector<std::shared_ptr<InboundRing>> live;
+  live.reserve(rings_.size());
+  for (const auto& ring : rings_) {
+    if (!ring->departed.load()) live.push_back(ring);
+  }
+  return live;
+}
+
+size_t Inbox::size() const {
+  MutexLock lock(mutex_);
+  return rings_.size();
+}
+
+std::vector<Notification> Inbox::take(size_t max, const Deadline& deadline) {
+  std::vector<Notification> out;
+  while (drain(max, out) == 0 && !closed_.load()) {
+    if (deadline.passed()) break;
+    sleepers_.fetch_add(1);
+    armed().store(1);  // Sequentially consistent: before the look, as in PeerState::ring_doorbell.
+    if (drain(max, out) == 0 && !closed_.load()) {
+      pollfd fd{event_.get(), POLLIN, 0};
+      ::poll(&fd, 1, deadline.left_ms());
+    }
+    const bool others_sleep = sleepers_.fetch_sub(1) > 1;
+    clear_event();
+    if (others_sleep) {  // They look again: the bell that woke us may have been theirs.
+      armed().store(1);
+      ring_bell();
+    }
+    if (!out.empty()) break;
+  }
+  if (closed_.load()) ring_bell();  // For the next sleeper.
+  return out;
+}
+
+size_t Inbox::drain(size_t max, std::vector<Notification>& out) {
+  if (fileno_mode_.load()) {
+    clear_event();
+    armed().store(1);
+  }
+  MutexLock lock(mutex_);
+  const size_t count = rings_.size();
+  for (size_t i = 0; i < count && out.size() < max; ++i) {
+    rings_[(next_ring_ + i) % count]->drain(max - out.size(), out);
+  }
+  if (count != 0) next_ring_ = (next_ring_ + 1) % count;
+  // What stays behind must keep the fd readable.
+  if (fileno_mode_.load() && out.size() >= max) ring_bell();
+  return out.size();
+}
+
+int Inbox::arm_fileno() noexcept {
+  fileno_mode_.store(true);
+  armed().store(1);
+  ring_bell();  // Something may have come before.
+  return event_.get();
+}
+
+void Inbox::tick() {
+  MutexLock lock(mutex_);
+  std::erase_if(rings_, [](const auto& ring) { return ring->departed.load() && ring->empty(); });
+  if (sleepers_.load() == 0 && !fileno_mode_.load()) return;
+  if (std::any_of(rings_.begin(), rings_.end(), [](const auto& r) { return !r->empty(); })) {
+    ring_bell();
+  }
+}
+
+void Inbox::close() noexcept {
+  closed_.store(true);
+  ring_bell();
+}
+
+void Inbox::clear_event() noexcept {
+  uint64_t count = 0;
+  while (::read(event_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  }
+}
+
+void Inbox::ring_bell() noexcept {
+  const uint64_t one = 1;
+  while (::write(event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace stagelink::engine

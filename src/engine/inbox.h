@@ -1,0 +1,83 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/mutex.h"
+#include "base/unique_fd.h"
+#include "memory/segment.h"
+#include "stagelink/notification.h"
+#include "transport/shm/notify_ring.h"
+
+namespace stagelink::engine {
+
+// One peer's ring, as its reader sees it. Outlives the connection until it has been drained.
+class InboundRing {
+ public:
+  InboundRing(InstanceId source, std::string source_name, memory::SharedPages page) noexcept;
+
+  wire::PeerPage& page() noexcept { return *page_.at<wire::PeerPage>(); }
+  int page_fd() const noexcept { return page_.fd(); }
+  void close_page_fd() noexcept { page_.close_fd(); }
+  const std::string& source_name() const noexcept { return source_name_; }
+
+  // Used by the inbox under its lock.
+  bool empty() const noexcept { return spoilt_ || consumer_.empty(); }
+  size_t drain(size_t max, std::vector<Notification>& out);
+  // Set when the connection has ended: drained once more, then dropped.
+  std::atomic<bool> departed{false};
+  bool spoilt() const noexcept { return spoilt_; }
+
+ private:
+  const InstanceId source_;
+  const std::string source_name_;
+  memory::SharedPages page_;
+  transport::NotifyConsumer consumer_;
+  bool spoilt_ = false;  // The peer broke its ring; it is not read again.
+};
+
+// All rings of an engine, and its sleep: an eventfd that senders write only when the doorbell is
+// armed.
+//
+// Thread-safety: all methods may run at the same time.
+class Inbox {
+ public:
+  static Result<std::unique_ptr<Inbox>> create();
+
+  void add(std::shared_ptr<InboundRing> ring) SL_EXCLUDES(mutex_);
+  // Rings of peers that still are connected; for the scan of access lanes.
+  std::vector<std::shared_ptr<InboundRing>> rings() const SL_EXCLUDES(mutex_);
+  size_t size() const SL_EXCLUDES(mutex_);
+
+  std::vector<Notification> take(size_t max, const Deadline& deadline) SL_EXCLUDES(mutex_);
+  // From now on the doorbell stays armed, so that the fd tells of every arrival.
+  int arm_fileno() noexcept;
+  // Called by the engine's timer: drops drained rings of departed peers, and rings the bell if a
+  // peer has silenced it.
+  void tick() SL_EXCLUDES(mutex_);
+  // Wakes all sleepers for good.
+  void close() noexcept;
+
+  int doorbell_fd() const noexcept { return doorbell_.fd(); }
+  int event_fd() const noexcept { return event_.get(); }
+
+ private:
+  Inbox(memory::SharedPages doorbell, UniqueFd event) noexcept;
+  size_t drain(size_t max, std::vector<Notification>& out) SL_EXCLUDES(mutex_);
+  void clear_event() noexcept;
+  void ring_bell() noexcept;
+  std::atomic<uint32_t>& armed() const noexcept { return doorbell_.at<wire::Doorbell>()->armed; }
+
+  memory::SharedPages doorbell_;
+  UniqueFd event_;
+  std::atomic<bool> fileno_mode_{false};
+  std::atomic<bool> closed_{false};
+  std::atomic<uint32_t> sleepers_{0};
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<InboundRing>> rings_ SL_GUARDED_BY(mutex_);
+  size_t next_ring_ SL_GUARDED_BY(mutex_) = 0;  // Where the next drain starts, for fairness.
+};
+
+}  // namespace stagelink::engine

@@ -1,0 +1,235 @@
+#include "engine/link/acceptor.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "engine/core.h"
+#include "engine/link/listen_socket.h"
+#include "transport/blocking_frames.h"
+#include "wire/frame.h"
+
+namespace stagelink::engine {
+namespace {
+
+// Answers to a hello fit into an empty socket buffer; this only bounds a hostile guest.
+constexpr Duration kAnswerTimeout = std::chrono::milliseconds(50);
+
+}  // namespace
+
+class Acceptor::Listener final : public transport::PollHandler {
+ public:
+  Listener(Acceptor& acceptor, UniqueFd fd, bool is_unix) noexcept
+      : acceptor_(acceptor), fd_(std::move(fd)), is_unix_(is_unix) {}
+  void on_ready(uint32_t) override { acceptor_.accept_from(fd_.get(), is_unix_); }
+  int fd() const noexcept { return fd_.get(); }
+
+ private:
+  Acceptor& acceptor_;
+  UniqueFd fd_;
+  const bool is_unix_;
+};
+
+// An accepted connection that has not said hello yet.
+class Acceptor::Guest final : public transport::PollHandler {
+ public:
+  Guest(Acceptor& acceptor, UniqueFd fd, bool is_unix, Deadline deadline) noexcept
+      : acceptor_(acceptor), fd_(std::move(fd)), is_unix_(is_unix), deadline_(deadline) {}
+
+  void on_ready(uint32_t) override {
+    auto hello = read_hello();
+    if (!hello.ok() && input_.empty()) return acceptor_.dismiss(*this);  // Somebody looked.
+    if (!hello.ok()) {
+      acceptor_.core_.report("hello", hello.status());
+      acceptor_.core_.metrics().add(metrics::Counter::kHandshakesRefused);
+      acceptor_.refuse(fd_.get(), hello.status());
+      return acceptor_.dismiss(*this);
+    }
+    if (hello->has_value()) acceptor_.hear(*this, **hello);  // Destroys this guest.
+  }
+  int fd() const noexcept { return fd_.get(); }
+  UniqueFd take_fd() noexcept { return std::move(fd_); }
+  bool is_unix() const noexcept { return is_unix_; }
+  bool overdue() const noexcept { return deadline_.passed(); }
+
+ private:
+  // Nothing while bytes are missing. Reads no further than the hello.
+  Result<std::optional<wire::Hello>> read_hello() {
+    for (;;) {
+      const size_t want = wanted();
+      if (want == 0) break;
+      std::byte chunk[512];
+      const ssize_t got = ::recv(fd_.get(), chunk, std::min(want, sizeof chunk), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return std::optional<wire::Hello>();
+      if (got <= 0) return Status(Reason::kConnectionCut, "a guest left before its hello");
+      input_.insert(input_.end(), chunk, chunk + got);
+      if (input_.size() == wire::kFrameHeaderBytes) SL_TRY(read_header());
+    }
+    auto hello = wire::decode_hello(std::span(input_).subspan(wire::kFrameHeaderBytes));
+    if (!hello.ok()) return hello.status();
+    return std::optional<wire::Hello>(*std::move(hello));
+  }
+  size_t wanted() const noexcept {
+    if (input_.size() < wire::kFrameHeaderBytes) return wire::kFrameHeaderBytes - input_.size();
+    return wire::kFrameHeaderBytes + payload_bytes_ - input_.size();
+  }
+  Status read_header() {
+    auto header = wire::decode_frame_header(
+        std::span<const std::byte, wire::kFrameHeaderBytes>(input_.data(), input_.size()));
+    if (!header.ok()) return header.status();
+    if (header->type != wire::FrameType::kHello || header->fd_count != 0) {
+      return Status(Reason::kFrame, "the first frame of a connection is no hello");
+    }
+    payload_bytes_ = header->payload_bytes;
+    return Status();
+  }
+
+  Acceptor& acceptor_;
+  UniqueFd fd_;
+  const bool is_unix_;
+  const Deadline deadline_;
+  std::vector<std::byte> input_;
+  size_t payload_bytes_ = 0;
+};
+
+Acceptor::Acceptor(EngineCore& core, std::string socket_path) noexcept
+    : core_(core), socket_path_(std::move(socket_path)) {}
+
+Acceptor::~Acceptor() {
+  if (socket_bound_) ::unlink(socket_path_.c_str());
+}
+
+Result<std::unique_ptr<Acceptor>> Acceptor::create(EngineCore& core, const std::string& socket_path,
+                                                   const Endpoint& bind) {
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(core, socket_path));
+  auto tcp = listen_tcp_socket(bind, acceptor->bound_);
+  if (!tcp.ok()) return tcp.status();
+  auto local = listen_unix_socket(socket_path);
+  if (!local.ok()) return local.status();
+  acceptor->socket_bound_ = true;
+  acceptor->tcp_ = std::make_unique<Listener>(*acceptor, *std::move(tcp), false);
+  acceptor->unix_ = std::make_unique<Listener>(*acceptor, *std::move(local), true);
+  return acceptor;
+}
+
+Status Acceptor::start(Greeted greeted) {
+  greeted_ = std::move(greeted);
+  SL_TRY(core_.loop().poller().add(unix_->fd(), EPOLLIN, unix_.get()));
+  return core_.loop().poller().add(tcp_->fd(), EPOLLIN, tcp_.get());
+}
+
+void Acceptor::stop() noexcept {
+  while (!guests_.empty()) dismiss(*guests_.front());
+  for (const auto* listener : {&unix_, &tcp_}) {
+    core_.loop().poller().remove((*listener)->fd(), listener->get());
+  }
+  unix_.reset();
+  tcp_.reset();
+}
+
+bool Acceptor::tick() {
+  std::vector<Guest*> overdue;
+  for (const auto& guest : guests_) {
+    if (guest->overdue()) overdue.push_back(guest.get());
+  }
+  for (Guest* guest : overdue) {
+    core_.report("hello", Status(Reason::kConnectTimeout, "a guest said no hello in time"));
+    core_.metrics().add(metrics::Counter::kHandshakesRefused);
+    dismiss(*guest);
+  }
+  return !guests_.empty();
+}
+
+void Acceptor::accept_from(int listener, bool is_unix) {
+  UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (!fd) {
+    if (errno == EMFILE || errno == ENFILE) {
+      core_.report("accept", Status(Reason::kNofile, "too many open files: raise ulimit -n"));
+      core_.pause_accepting();
+    }
+    return;
+  }
+  if (guests_.size() >= kMaxGuests) {
+    refuse(fd.get(), Status(Reason::kTooManyPeers, "too many handshakes at once; try again"));
+    core_.metrics().add(metrics::Counter::kHandshakesRefused);
+    return;
+  }
+  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), is_unix,
+                                            Deadline::in(core_.options().connect_timeout)));
+  Guest& guest = *guests_.back();
+  const Status added = core_.loop().poller().add(guest.fd(), EPOLLIN, &guest);
+  if (!added.ok()) {
+    core_.report("accept", added);
+    guests_.pop_back();
+  }
+}
+
+void Acceptor::pause(bool paused) noexcept {
+  for (const auto* listener : {&unix_, &tcp_}) {
+    if (*listener == nullptr) continue;
+    (void)core_.loop().poller().modify(
+        (*listener)->fd(), paused ? 0 : static_cast<uint32_t>(EPOLLIN), listener->get());
+  }
+}
+
+void Acceptor::dismiss(Guest& guest) noexcept {
+  core_.loop().poller().remove(guest.fd(), &guest);
+  std::erase_if(guests_, [&](const auto& other) { return other.get() == &guest; });
+}
+
+void Acceptor::hear(Guest& guest, const wire::Hello& hello) {
+  const bool is_unix = guest.is_unix();
+  core_.loop().poller().remove(guest.fd(), &guest);
+  UniqueFd fd = guest.take_fd();
+  std::erase_if(guests_, [&](const auto& other) { return other.get() == &guest; });
+  const Status allowed = check_hello(fd.get(), is_unix, hello);
+  if (!allowed.ok()) {
+    core_.report("hello from " + hello.name, allowed);
+    core_.metrics().add(metrics::Counter::kHandshakesRefused);
+    return refuse(fd.get(), allowed);
+  }
+  if (hello.role == wire::Role::kProbe) {
+    (void)transport::send_frame(fd.get(), wire::FrameType::kWelcome, 0,
+                                wire::encode(core_.welcome()), Deadline::in(kAnswerTimeout));
+    return;
+  }
+  greeted_(std::move(fd), hello);
+}
+
+Status Acceptor::check_hello(int fd, bool is_unix, const wire::Hello& hello) const {
+  if (hello.target != InstanceId{} && hello.target != core_.instance()) {
+    return Status(Reason::kRestarted, "instance " + hello.target.to_string() +
+                                          " is gone; here is " + core_.instance().to_string());
+  }
+  if (!is_unix) {
+    if (hello.role == wire::Role::kProbe) return Status();
+    return Status(Reason::kPermission, "this listener answers probes only");
+  }
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return Status(Reason::kSystem, std::string("SO_PEERCRED: ") + std::strerror(errno));
+  }
+  if (credentials.uid != ::geteuid() && credentials.uid != 0) {
+    return Status(Reason::kOtherUser, "uid " + std::to_string(credentials.uid) +
+                                          " may not use memory of uid " +
+                                          std::to_string(::geteuid()));
+  }
+  return Status();
+}
+
+void Acceptor::refuse(int fd, const Status& why) const {
+  const wire::Outcome outcome{why.reason(), std::string(why.message())};
+  (void)transport::send_frame(fd, wire::FrameType::kRefuse, 0, wire::encode(outcome),
+                              Deadline::in(kAnswerTimeout));
+}
+
+}  // namespace stagelink::engine

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/deadline.h"
+#include "base/endpoint.h"
+#include "base/unique_fd.h"
+#include "stagelink/result.h"
+#include "transport/poller.h"
+#include "wire/hello.h"
+
+namespace stagelink::engine {
+
+class EngineCore;
+
+// Accepts connections on the UNIX socket and on the hello listener, and hears their hello. Until
+// then a connection is a Guest: at most kMaxGuests, each with a deadline.
+//
+// Thread-safety: create() and addresses from any thread; the rest on the progress loop.
+class Acceptor final {
+ public:
+  // A UNIX connection whose hello was accepted.
+  using Greeted = std::function<void(UniqueFd fd, const wire::Hello& hello)>;
+
+  // Binds and listens; nothing is accepted before start(). Errors: already_exists (port_in_use),
+  // invalid_argument, permission, limit.
+  static Result<std::unique_ptr<Acceptor>> create(EngineCore& core, const std::string& socket_path,
+                                                  const Endpoint& bind);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  Status start(Greeted greeted);
+  void stop() noexcept;
+  // Stops or resumes taking new connections (when fds run out).
+  void pause(bool paused) noexcept;
+  // Drops guests that have not said hello in time. True while there are guests.
+  bool tick();
+  const Endpoint& bound() const noexcept { return bound_; }
+  const std::string& socket_path() const noexcept { return socket_path_; }
+
+  static constexpr size_t kMaxGuests = 64;
+
+ private:
+  class Listener;
+  class Guest;
+
+  Acceptor(EngineCore& core, std::string socket_path) noexcept;
+  void accept_from(int listener, bool is_unix);
+  void dismiss(Guest& guest) noexcept;
+  void hear(Guest& guest, const wire::Hello& hello);
+  Status check_hello(int fd, bool is_unix, const wire::Hello& hello) const;
+  void refuse(int fd, const Status& why) const;
+
+  EngineCore& core_;
+  const std::string socket_path_;
+  Endpoint bound_;
+  Greeted greeted_;
+  bool socket_bound_ = false;
+  std::unique_ptr<Listener> unix_;
+  std::unique_ptr<Listener> tcp_;
+  std::list<std::unique_ptr<Guest>> guests_;
+};
+
+}  // namespace stagelink::engine

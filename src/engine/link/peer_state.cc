@@ -1,0 +1,289 @@
+#include "engine/link/peer_state.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/batch/session_state.h"
+#include "engine/core.h"
+#include "engine/link/dial.h"
+#include "wire/batch_header.h"
+#include "wire/hello.h"
+
+namespace stagelink::engine {
+namespace {
+
+// Notifications that wait for room in the receiver's ring because their transfer has ended.
+constexpr size_t kMaxBacklog = 1024;
+
+}  // namespace
+
+PeerState::PeerState(std::shared_ptr<EngineCore> core, PeerLink link)
+    : core_(std::move(core)),
+      link_(std::move(link)),
+      lanes_(*link_.page.at<wire::PeerPage>(), table()),
+      producer_(*link_.page.at<wire::PeerPage>()) {
+  core_->metrics().add(metrics::Gauge::kPeers, 1);
+}
+
+PeerState::~PeerState() { core_->metrics().add(metrics::Gauge::kPeers, -1); }
+
+Status PeerState::attach(const Deadline& deadline) {
+  return core_->call_on_loop(
+      [self = shared_from_this()]() -> Status {
+        auto control = transport::FrameConnection::create(self->core_->loop().poller(),
+                                                          std::move(self->link_.control), *self);
+        if (!control.ok()) return control.status();
+        self->control_ = *std::move(control);
+        self->core_->add_peer(self);
+        return Status();
+      },
+      deadline);
+}
+
+Status PeerState::close() {
+  lose(Status(Reason::kClosed, "the peer was closed here"));
+  return Status();
+}
+
+void PeerState::release_handle() noexcept { handle_released_.store(true); }
+
+PeerPhase PeerState::phase() const noexcept {
+  if (lost_.load()) return PeerPhase::kLost;
+  return stopped_.load() ? PeerPhase::kUnreachable : PeerPhase::kConnected;
+}
+
+Status PeerState::usable(bool needs_process) const {
+  if (lost_.load()) {
+    MutexLock lock(why_mutex_);
+    return why_lost_;
+  }
+  if (needs_process && stopped_.load()) {
+    return Status(Reason::kStopped, "peer " + link_.name + " (pid " + std::to_string(link_.pid) +
+                                        ") has not answered heartbeats; it may be stopped");
+  }
+  return Status();
+}
+
+const wire::TableEntry* PeerState::row(uint32_t index) const noexcept {
+  if (index >= link_.table_capacity) return nullptr;
+  return link_.table.at<wire::TableEntry>(wire::kTableEntriesOffset) + index;
+}
+
+uint32_t PeerState::rows_used() const noexcept {
+  return std::min(table().rows_used.load(), link_.table_capacity);
+}
+
+Status PeerState::check_notification(size_t bytes) const {
+  if (bytes > link_.max_notification_bytes) {
+    return Status(Reason::kTooLarge, "notification of " + std::to_string(bytes) + " bytes; peer " +
+                                         link_.name + " takes at most " +
+                                         std::to_string(link_.max_notification_bytes));
+  }
+  return Status();
+}
+
+Status PeerState::notify(Reason outcome, std::span<const std::byte> payload) {
+  SL_TRY(check_notification(payload.size()));
+  SL_TRY(usable(/*needs_process=*/true));
+  MutexLock lock(send_mutex_);
+  if (!flush_backlog() || !producer_.push(outcome, payload)) {
+    return Status(Reason::kRingFull,
+                  "peer " + link_.name + " has not taken its earlier notifications; try again");
+  }
+  core_->metrics().add(metrics::Counter::kNotificationsSent);
+  ring_doorbell();
+  return Status();
+}
+
+void PeerState::notify_later(Reason outcome, std::vector<std::byte> payload) {
+  if (lost_.load()) return;
+  MutexLock lock(send_mutex_);
+  if (flush_backlog() && producer_.push(outcome, payload)) {
+    core_->metrics().add(metrics::Counter::kNotificationsSent);
+    ring_doorbell();
+    return;
+  }
+  if (backlog_.size() >= kMaxBacklog) {
+    core_->report("notification after a transfer",
+                  Status(Reason::kRingFull, "peer " + link_.name + " takes no notifications"));
+    return;
+  }
+  backlog_.push_back({outcome, std::move(payload)});
+  backlog_waits_.store(true);
+  core_->loop().hurry();
+}
+
+bool PeerState::flush_backlog() {
+  bool sent = false;
+  while (!backlog_.empty() && producer_.push(backlog_.front().outcome, backlog_.front().payload)) {
+    backlog_.pop_front();
+    core_->metrics().add(metrics::Counter::kNotificationsSent);
+    sent = true;
+  }
+  if (sent) ring_doorbell();
+  backlog_waits_.store(!backlog_.empty());
+  return backlog_.empty();
+}
+
+void PeerState::ring_doorbell() noexcept {
+  std::atomic<uint32_t>& armed = link_.doorbell.at<wire::Doorbell>()->armed;
+  // Sequentially consistent, after the ring's tail: the sleeper arms, then looks at the tail.
+  if (armed.load() == 0 || armed.exchange(0) == 0) return;
+  const uint64_t one = 1;
+  while (::write(link_.bell.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+Result<std::shared_ptr<memory::MappedSegment>> PeerState::map_region(const RegionDesc& desc,
+                                                                     const Deadline& deadline) {
+  const std::pair key(desc.index, desc.generation);
+  {
+    MutexLock lock(maps_mutex_);
+    if (auto known = maps_[key].lock()) return known;
+  }
+  SL_TRY(usable(/*needs_process=*/false));
+  const uint64_t id = fetches_.open();
+  core_->loop().run([self = shared_from_this(), id, ref = wire::RegionRef{key.first, key.second}] {
+    if (self->control_ == nullptr) return;  // on_closed has answered.
+    const Status sent = self->control_->send(wire::FrameType::kGetRegion, id, wire::encode(ref));
+    if (!sent.ok()) self->fetches_.answer(id, sent);
+  });
+  auto fd = fetches_.wait(id, deadline);
+  if (!fd.ok()) return fd.status();
+  auto mapped = memory::MappedSegment::map(*fd, desc);
+  if (!mapped.ok()) return mapped.status();
+  const auto bytes = static_cast<int64_t>(mapped->bytes().size());
+  const std::shared_ptr<memory::MappedSegment> segment(
+      new memory::MappedSegment(*std::move(mapped)),
+      [core = core_, bytes](memory::MappedSegment* gone) {
+        delete gone;
+        core->metrics().add(metrics::Gauge::kMappedBytes, -bytes);
+      });
+  core_->metrics().add(metrics::Gauge::kMappedBytes, bytes);
+  MutexLock lock(maps_mutex_);
+  auto& slot = maps_[key];
+  if (auto known = slot.lock()) return known;  // Another thread was faster.
+  slot = segment;
+  return segment;
+}
+
+Result<std::shared_ptr<transport::PostedTransport>> PeerState::stream(const Deadline& deadline) {
+  SL_TRY(usable(/*needs_process=*/true));
+  MutexLock lock(stream_mutex_);
+  if (stream_ != nullptr) return stream_;
+  auto opened = dial_stream(shared_from_this(), link_.socket_path, deadline);
+  if (!opened.ok()) return opened.status();
+  stream_ = *std::move(opened);
+  return stream_;
+}
+
+void PeerState::drop_stream() {
+  std::shared_ptr<transport::PostedTransport> dropped;
+  MutexLock lock(stream_mutex_);
+  dropped.swap(stream_);
+}
+
+void PeerState::add_session(const std::shared_ptr<SessionState>& session) {
+  MutexLock lock(sessions_mutex_);
+  std::erase_if(sessions_, [](const auto& weak) { return weak.expired(); });
+  sessions_.push_back(session);
+}
+
+std::vector<std::shared_ptr<SessionState>> PeerState::sessions() {
+  MutexLock lock(sessions_mutex_);
+  std::vector<std::shared_ptr<SessionState>> live;
+  for (const auto& weak : sessions_) {
+    if (auto session = weak.lock()) live.push_back(std::move(session));
+  }
+  return live;
+}
+
+bool PeerState::tick(bool heartbeat_due) {
+  // Held by the engine's list and by the caller of tick() only: nobody can use it any more.
+  if (handle_released_.load() && weak_from_this().use_count() <= 2) {
+    lose(Status(Reason::kClosed, "the peer is no longer used here"));
+    return false;
+  }
+  if (backlog_waits_.load()) {
+    MutexLock lock(send_mutex_);
+    flush_backlog();
+  }
+  if (heartbeat_due && control_ != nullptr) {
+    if (++missed_heartbeats_ > core_->options().heartbeat_misses && !stopped_.exchange(true)) {
+      core_->report("heartbeat", usable(/*needs_process=*/true));
+    }
+    // Pings are tiny, and none is sent while earlier ones wait in a stopped peer's socket.
+    if (control_->drained()) (void)control_->send(wire::FrameType::kPing, 0, {});
+    for (const auto& session : sessions()) session->drop_stale();
+    forget_dead_maps();
+  }
+  return backlog_waits_.load();
+}
+
+void PeerState::forget_dead_maps() {
+  MutexLock lock(maps_mutex_);
+  std::erase_if(maps_, [](const auto& entry) { return entry.second.expired(); });
+}
+
+void PeerState::lose(const Status& why) {
+  {
+    MutexLock lock(why_mutex_);
+    if (lost_.load()) return;
+    why_lost_ = why;
+    lost_.store(true);
+  }
+  fetches_.fail_all(why);
+  core_->end_transfers_of(*this, why);
+  for (const auto& session : sessions()) session->drop_all();
+  drop_stream();
+  core_->loop().run([self = shared_from_this()] {
+    self->control_.reset();
+    self->core_->remove_peer(*self);
+  });
+}
+
+Status PeerState::on_frame(transport::FrameConnection& from, const wire::FrameHeader& header,
+                           std::span<const std::byte> payload, std::vector<UniqueFd>& fds) {
+  missed_heartbeats_ = 0;
+  stopped_.store(false);
+  switch (header.type) {
+    case wire::FrameType::kPing: return from.send(wire::FrameType::kPong, header.request_id, {});
+    case wire::FrameType::kPong: return Status();
+    case wire::FrameType::kBye:
+      return Status(Reason::kPeerLost, "peer " + link_.name + " has closed its engine");
+    case wire::FrameType::kRegion: {
+      auto outcome = wire::decode_outcome(payload);
+      if (!outcome.ok()) return outcome.status();
+      if (outcome->reason != Reason::kOk) {
+        fetches_.answer(header.request_id, Status(outcome->reason, outcome->message));
+      } else if (fds.size() != 1) {
+        return Status(Reason::kFrame, "region answer without exactly one fd");
+      } else {
+        fetches_.answer(header.request_id, std::move(fds.front()));
+      }
+      return Status();
+    }
+    default:
+      return Status(Reason::kFrame, "unexpected frame type " +
+                                        std::to_string(static_cast<unsigned>(header.type)) +
+                                        " from an owner");
+  }
+}
+
+void PeerState::on_closed(transport::FrameConnection&, const Status& why) {
+  const Status lost =
+      why.ok() ? Status(Reason::kPeerLost,
+                        "peer " + link_.name + " (pid " + std::to_string(link_.pid) + ") has ended")
+               : Status(why.code() == Code::kPeerLost ? why.reason() : Reason::kConnectionCut,
+                        "peer " + link_.name + ": " + std::string(why.message()));
+  if (!lost_.load()) {
+    core_->metrics().add(metrics::Counter::kPeersLost);
+    core_->report("peer", lost);
+  }
+  lose(lost);
+}
+
+}  // namespace stagelink::engine

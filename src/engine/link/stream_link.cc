@@ -1,0 +1,111 @@
+#include "engine/link/stream_link.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "engine/core.h"
+#include "engine/link/peer_state.h"
+#include "transport/blocking_frames.h"
+
+namespace stagelink::engine {
+namespace {
+
+constexpr Duration kAnswerTimeout = std::chrono::milliseconds(50);
+
+// Ties a channel to its peer. Held by transfers and by the peer; the channel itself lives on the
+// progress loop.
+class StreamLink final : public transport::PostedTransport,
+                         private transport::StreamChannel::Owner,
+                         public std::enable_shared_from_this<StreamLink> {
+ public:
+  explicit StreamLink(const std::shared_ptr<PeerState>& peer)
+      : core_(peer->core_ptr()), peer_(peer) {}
+  StreamLink(const StreamLink&) = delete;
+  StreamLink& operator=(const StreamLink&) = delete;
+
+  ~StreamLink() override {
+    if (channel_ == nullptr) return;
+    // The channel refers to this owner only until it is closed, on the loop.
+    core_->loop().run([channel = std::move(channel_)] {
+      channel->close(Status(Reason::kClosed, "the stream was let go"));
+    });
+  }
+
+  void open(UniqueFd fd) {
+    channel_ = transport::StreamChannel::create(core_->loop().poller(), std::move(fd), *this);
+    core_->stream_host().add(channel_);
+  }
+  void post(transport::PostedRequest& request) override { channel_->post(request); }
+  void cancel(transport::PostedRequest& request, Status why) override {
+    channel_->cancel(request, std::move(why));
+  }
+
+ private:
+  void on_lost(transport::StreamChannel&, const Status& why) override {
+    const auto peer = peer_.lock();
+    if (peer == nullptr) return;
+    if (peer->phase() != PeerPhase::kLost) core_->report("stream to peer " + peer->name(), why);
+    peer->drop_stream();
+  }
+
+  const std::shared_ptr<EngineCore> core_;
+  const std::weak_ptr<PeerState> peer_;
+  std::shared_ptr<transport::StreamChannel> channel_;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
+    const std::shared_ptr<PeerState>& peer, UniqueFd fd, const Deadline& deadline) {
+  auto link = std::make_shared<StreamLink>(peer);
+  auto handed = std::make_shared<UniqueFd>(std::move(fd));
+  SL_TRY(peer->core().call_on_loop(
+      [link, handed] {
+        link->open(std::move(*handed));
+        return Status();
+      },
+      deadline));
+  return std::shared_ptr<transport::PostedTransport>(link);
+}
+
+StreamHost::StreamHost(EngineCore& core)
+    : core_(core),
+      server_(std::make_unique<transport::StreamServer>(core.loop().poller(), core.registry(),
+                                                        core.metrics())) {}
+
+void StreamHost::serve(UniqueFd fd, const wire::Hello& hello) {
+  const Status answered =
+      transport::send_frame(fd.get(), wire::FrameType::kWelcome, 0, wire::encode(core_.welcome()),
+                            Deadline::in(kAnswerTimeout));
+  const Status served = answered.ok() ? server_->serve(std::move(fd), hello.instance) : answered;
+  if (!served.ok()) core_.report("data connection of " + hello.name, served);
+}
+
+void StreamHost::add(std::weak_ptr<transport::StreamChannel> channel) {
+  channels_.push_back(std::move(channel));
+}
+
+bool StreamHost::tick() {
+  if (server_ == nullptr) return false;
+  server_->tick();
+  Duration next = Deadline::kLongest;
+  std::erase_if(channels_, [&](const auto& weak) {
+    const auto channel = weak.lock();
+    if (channel == nullptr) return true;
+    next = std::min(next, channel->tick());
+    return false;
+  });
+  return server_->connections() != 0 || next < std::chrono::seconds(1);
+}
+
+void StreamHost::close() {
+  for (const auto& weak : channels_) {
+    if (const auto channel = weak.lock()) {
+      channel->close(Status(Reason::kClosed, "the engine was closed"));
+    }
+  }
+  channels_.clear();
+  server_.reset();
+}
+
+}  // namespace stagelink::engine

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/unique_fd.h"
+#include "stagelink/result.h"
+#include "transport/stream/stream_channel.h"
+#include "transport/stream/stream_server.h"
+#include "transport/transport.h"
+#include "wire/hello.h"
+
+// How the engine uses the stream transport: the channels to its peers, and the server for them.
+namespace stagelink::engine {
+
+class EngineCore;
+class PeerState;
+
+// Makes a channel of a greeted data connection. The peer is told when it is lost; the transport
+// that is returned closes the channel when its last user lets go.
+Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
+    const std::shared_ptr<PeerState>& peer, UniqueFd fd, const Deadline& deadline);
+
+// Both ends of all data connections of one engine.
+//
+// Thread-safety: progress loop only.
+class StreamHost {
+ public:
+  explicit StreamHost(EngineCore& core);
+
+  // A peer's data connection, after its hello: answers it and serves.
+  void serve(UniqueFd fd, const wire::Hello& hello);
+  // Own channels: ticked until they are gone.
+  void add(std::weak_ptr<transport::StreamChannel> channel);
+  // True while a deadline is to be watched.
+  bool tick();
+  void close();
+
+ private:
+  EngineCore& core_;
+  std::unique_ptr<transport::StreamServer> server_;
+  std::vector<std::weak_ptr<transport::StreamChannel>> channels_;
+};
+
+}  // namespace stagelink::engine
