@@ -107,6 +107,12 @@ Result<IoResult> receive_with_fds(int fd, std::span<std::byte> into, std::vector
                 "files; raise `ulimit -n`");
 }
 
+void widen_send_buffer(int fd) noexcept {
+  const int wanted = 2 << 20;
+  if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof(wanted)) == 0) return;
+  ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof(wanted));
+}
+
 Status socket_failure(std::string_view what, int error) {
   const std::string text = fmt::format("{}: {}", what, std::strerror(error));
   switch (error) {

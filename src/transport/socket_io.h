@@ -33,6 +33,9 @@ Result<IoResult> send_with_fds(int fd, std::span<const std::byte> bytes,
 // are closed.
 Result<IoResult> receive_with_fds(int fd, std::span<std::byte> into, std::vector<UniqueFd>& fds);
 
+// Room for more bytes on their way, as far as the system grants it: fewer, larger system calls.
+void widen_send_buffer(int fd) noexcept;
+
 // What errno value `error` of a socket call means.
 Status socket_failure(std::string_view what, int error);
 

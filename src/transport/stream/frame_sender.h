@@ -30,6 +30,10 @@ class FrameSender {
   // The memory is not touched any more; what the frame still owes is sent as zeros.
   void drop_data() noexcept { source_ = nullptr; }
 
+  // Small frames that wait behind the data under way, and taking back the last ones of them.
+  size_t behind_bytes() const noexcept { return behind_.size(); }
+  void erase_behind(size_t from, size_t bytes);
+
   // One system call. Full: wait for the socket. Errors: as send_pieces(); not_registered means
   // that the memory of the data under way cannot be read.
   Result<State> send(int fd);

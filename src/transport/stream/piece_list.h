@@ -10,7 +10,7 @@
 namespace stagelink::transport {
 
 // Pieces of memory in the order in which a stream fills or sends them, and a position among them.
-// Does not own the memory. Keeps its capacity over clear().
+// Does not own the memory. Keeps its capacity over clear() unless that is large.
 //
 // Thread-safety: none; used by one thread.
 class PieceList {

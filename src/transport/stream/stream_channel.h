@@ -132,6 +132,7 @@ class StreamChannel final : public PostedTransport,
   void deliver_ended();
   Status watch();
   Flight* flight_of(uint64_t id) noexcept;
+  Flight* flight_of(const PieceList* pieces) noexcept;
   Flight* free_flight() noexcept;
 
   Poller& poller_;

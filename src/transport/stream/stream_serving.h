@@ -67,18 +67,30 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
 
  private:
   struct QueuedRead {
+    bool cancelled = false;  // And answered.
     uint64_t id = 0;
     Deadline deadline = Deadline::in(Duration::zero());
     wire::BatchHeader batch;
     size_t batch_bytes = 0;
   };
-  // The request that is being served in one direction.
-  struct Active {
+  struct ActiveRead {
     bool used = false;
-    bool refused = false;  // kDone has been sent; only a write lives on, to throw its data away.
+    bool answered = false;  // kDone waits behind the last data frame, at done_at.
+    size_t done_at = 0;
+    size_t done_bytes = 0;
     uint64_t id = 0;
     Deadline deadline = Deadline::in(Duration::zero());
-    uint64_t left = 0;  // Bytes that are still to come in data frames.
+    uint64_t total = 0;
+    uint64_t left = 0;  // Bytes that no data frame has taken yet.
+    ServedBatch batch;
+  };
+  struct ActiveWrite {
+    bool used = false;
+    bool answered = false;  // With a failure: what still comes is thrown away.
+    uint64_t id = 0;
+    Deadline deadline = Deadline::in(Duration::zero());
+    uint64_t total = 0;
+    uint64_t left = 0;  // Bytes that have not arrived.
     ServedBatch batch;
   };
 
@@ -91,11 +103,14 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   Status queue_read(uint64_t id, std::span<const std::byte> payload);
   Status begin_write(uint64_t id, std::span<const std::byte> payload);
   void cancel(uint64_t id);
+  void prepare_data();
   void begin_next_read();
-  void end_read(const Status& status);
-  void end_write(const Status& status);
-  void let_go_of_retired();
+  void finish_read();
+  void abort_read(const Status& why);
+  void abort_write(const Status& why);
+  void abort_overdue();
   void answer(uint64_t id, const Status& status);
+  void log_peer_failure(const char* what, const Status& status) const;
   bool may_receive() const noexcept;
 
   // Progress of one round. A failure closes the connection.
@@ -118,8 +133,8 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   size_t queue_first_ = 0;
   size_t queue_size_ = 0;
   size_t queued_batch_bytes_ = 0;
-  Active read_;
-  Active write_;
+  ActiveRead read_;
+  ActiveWrite write_;
   wire::BatchHeader write_batch_;  // Scratch.
 };
 

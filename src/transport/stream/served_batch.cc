@@ -1,0 +1,99 @@
+#include "transport/stream/served_batch.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace stagelink::transport {
+namespace {
+
+constexpr size_t kRecentRegions = 128;
+
+bool holds(const memory::RegionRecord& record, uint64_t address, uint64_t bytes) noexcept {
+  const uint64_t begin = record.desc.address;
+  return address >= begin && address - begin <= record.desc.bytes &&
+         bytes <= record.desc.bytes - (address - begin);
+}
+
+Status out_of_bounds(size_t number, const wire::WireRange& range, uint64_t region_bytes) {
+  return Status(Reason::kOutOfBounds,
+                fmt::format("range {}: offset {} + {} bytes lies outside a region of {} bytes",
+                            number, range.offset, range.bytes, region_bytes));
+}
+
+}  // namespace
+
+Status ServedBatch::open(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
+                         Direction direction) {
+  release();
+  Status status = batch.by_address ? open_by_address(batch, registry, direction)
+                                   : open_by_region(batch, registry, direction);
+  if (!status.ok()) release();
+  return status;
+}
+
+Status ServedBatch::open_by_region(const wire::BatchHeader& batch,
+                                   const memory::RegionRegistry& registry, Direction direction) {
+  for (const wire::RegionRef& ref : batch.regions) {
+    SL_ASSIGN(auto record, registry.find(ref.index, ref.generation));
+    SL_TRY(pin(std::move(record), direction));
+  }
+  for (size_t i = 0; i < batch.ranges.size(); ++i) {
+    const wire::WireRange& range = batch.ranges[i];
+    const memory::RegionRecord& record = *regions_[range.region];
+    const uint64_t size = record.bytes.size();
+    if (range.offset > size || range.bytes > size - range.offset) {
+      return out_of_bounds(i, range, size);
+    }
+    pieces_.add(record.bytes.data() + range.offset, range.bytes);
+  }
+  return {};
+}
+
+// Ranges mostly follow each other within a few regions, so those found last are tried first.
+Status ServedBatch::open_by_address(const wire::BatchHeader& batch,
+                                    const memory::RegionRegistry& registry, Direction direction) {
+  for (const wire::WireRange& range : batch.ranges) {
+    const memory::RegionRecord* home = nullptr;
+    const size_t recent = std::min(regions_.size(), kRecentRegions);
+    for (size_t i = 1; i <= recent && home == nullptr; ++i) {
+      const memory::RegionRecord& record = *regions_[regions_.size() - i];
+      if (holds(record, range.offset, range.bytes)) home = &record;
+    }
+    if (home == nullptr) {
+      SL_ASSIGN(auto record, registry.find_containing(range.offset, range.bytes));
+      SL_TRY(pin(std::move(record), direction));
+      home = regions_.back().get();
+    }
+    pieces_.add(home->bytes.data() + (range.offset - home->desc.address), range.bytes);
+  }
+  return {};
+}
+
+Status ServedBatch::pin(std::shared_ptr<memory::RegionRecord> record, Direction direction) {
+  if (direction == Direction::kWrite && record->desc.access == Access::kReadOnly) {
+    return Status(Reason::kReadOnly,
+                  fmt::format("region {} is registered read-only for peers", record->desc.index));
+  }
+  if (!record->gate.try_pin()) {
+    return Status(Reason::kSuperseded,
+                  fmt::format("region {} is being deregistered", record->desc.index));
+  }
+  regions_.push_back(std::move(record));
+  return {};
+}
+
+bool ServedBatch::retired() const noexcept {
+  for (const auto& record : regions_) {
+    if (record->gate.closed()) return true;
+  }
+  return false;
+}
+
+void ServedBatch::release() noexcept {
+  pieces_.clear();
+  for (const auto& record : regions_) record->gate.unpin();
+  regions_.clear();
+}
+
+}  // namespace stagelink::transport

@@ -1,0 +1,435 @@
+#include "transport/stream/stream_channel.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include "transport/socket_io.h"
+#include "wire/hello.h"
+
+namespace stagelink::transport {
+namespace {
+
+// System calls in each direction before other connections get their turn.
+constexpr int kCallsPerRound = 8;
+constexpr uint32_t kNoPlace = ~uint32_t{0};
+
+Status broken(const wire::FrameHeader& header, const char* why) {
+  return Status(
+      Reason::kFrame,
+      fmt::format("peer broke the protocol: a {} frame of {} bytes for request {}: {}",
+                  wire::frame_name(header.type), header.payload_bytes, header.request_id, why));
+}
+
+// What requests are told when the connection is over.
+Status as_peer_lost(const Status& why) {
+  if (why.code() == Code::kPeerLost) return why;
+  return Status(Reason::kConnectionCut, why.to_string());
+}
+
+}  // namespace
+
+std::shared_ptr<StreamChannel> StreamChannel::create(Poller& poller, UniqueFd fd, Owner& owner) {
+  std::shared_ptr<StreamChannel> channel(new StreamChannel(poller, std::move(fd), owner));
+  channel->self_ = channel;
+  widen_send_buffer(channel->fd_.get());
+  MutexLock lock(channel->mutex_);
+  channel->call_loop();  // Which adds the socket to the poller.
+  return channel;
+}
+
+StreamChannel::StreamChannel(Poller& poller, UniqueFd fd, Owner& owner) noexcept
+    : poller_(poller), owner_(owner), fd_(std::move(fd)) {}
+
+StreamChannel::~StreamChannel() = default;
+
+void StreamChannel::post(PostedRequest& request) {
+  Status refused;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.has_value()) {
+      posted_.push(request);
+      call_loop();
+      return;
+    }
+    refused = *closed_;
+  }
+  request.on_done(std::move(refused));
+}
+
+void StreamChannel::cancel(PostedRequest& request, Status why) {
+  MutexLock lock(mutex_);
+  if (closed_.has_value()) return;
+  for (const Cancel& cancel : cancels_) {
+    if (cancel.request == &request) return;
+  }
+  cancels_.push_back({&request, std::move(why)});
+  call_loop();
+}
+
+Duration StreamChannel::tick() {
+  const auto keep = self_;
+  if (keep == nullptr) return Deadline::kLongest;
+  const Status late(Reason::kTimedOut, "the transfer's deadline passed before its bytes had moved");
+  for (Flight& flight : flights_) {
+    if (flight.request != nullptr && flight.request->deadline.passed()) {
+      end_early(*flight.request, late);
+    }
+  }
+  for (PostedRequest* at = waiting_.first; at != nullptr;) {
+    PostedRequest* const next = at->next;
+    if (at->deadline.passed()) end_early(*at, late);
+    at = next;
+  }
+  Duration next = Deadline::kLongest;
+  for (const Flight& flight : flights_) {
+    if (flight.request != nullptr) next = std::min(next, flight.request->deadline.left());
+  }
+  for (PostedRequest* at = waiting_.first; at != nullptr; at = at->next) {
+    next = std::min(next, at->deadline.left());
+  }
+  settle(make_progress());
+  return next;
+}
+
+void StreamChannel::close(const Status& why) {
+  const auto keep = std::move(self_);
+  if (keep == nullptr) return;
+  shut(why);
+  deliver_ended();
+}
+
+// The loop calls it after post(), cancel() and create().
+void StreamChannel::run() {
+  const auto keep = self_;
+  {
+    MutexLock lock(mutex_);
+    called_ = false;  // From here on another call would not be lost.
+  }
+  Status attached;
+  if (!attached_) {
+    attached_ = true;
+    watched_ = EPOLLIN;
+    attached = poller_.add(fd_.get(), watched_, this);
+  }
+  take_posted();
+  take_cancels();
+  settle(attached.ok() ? make_progress() : attached);
+}
+
+void StreamChannel::on_ready(uint32_t epoll_events) {
+  const auto keep = self_;
+  Status progress;
+  if ((epoll_events & ~uint32_t{EPOLLOUT}) != 0) progress = receive_some();
+  if (progress.ok()) progress = make_progress();
+  settle(progress);
+}
+
+void StreamChannel::call_loop() {
+  if (called_) return;
+  called_ = true;
+  poller_.post(*this);
+}
+
+void StreamChannel::take_posted() {
+  MutexLock lock(mutex_);
+  while (PostedRequest* request = posted_.pop()) waiting_.push(*request);
+}
+
+void StreamChannel::take_cancels() {
+  for (;;) {
+    std::optional<Cancel> cancel;
+    {
+      MutexLock lock(mutex_);
+      if (cancels_.empty()) return;
+      cancel = std::move(cancels_.back());
+      cancels_.pop_back();
+    }
+    end_early(*cancel->request, cancel->why);
+  }
+}
+
+// `request` may be one that has ended already, or none at all any more: only its address is used
+// unless it is found.
+void StreamChannel::end_early(PostedRequest& request, const Status& why) {
+  for (Flight& flight : flights_) {
+    if (flight.request != &request) continue;
+    const uint64_t id = flight.id;
+    release(flight);
+    flight.used = true;
+    flight.id = id;
+    sender_.add_frame(wire::FrameType::kCancel, id, {});
+    ended_.push_back({&request, why});
+    return;
+  }
+  if (waiting_.remove(request)) ended_.push_back({&request, why});
+}
+
+void StreamChannel::release(Flight& flight) noexcept {
+  if (sender_.data_source() == &flight.pieces) sender_.drop_data();
+  if (receiver_.data_target() == &flight.pieces) receiver_.drop_data();
+  if (writing_ == &flight) writing_ = nullptr;
+  flight.pieces.clear();
+  flight.request = nullptr;
+  flight.used = false;
+}
+
+void StreamChannel::start_waiting() {
+  while (waiting_.first != nullptr) {
+    // Data of one write at a time; reads that wait behind it keep their place.
+    if (waiting_.first->direction == Direction::kWrite && writing_ != nullptr) return;
+    Flight* const flight = free_flight();
+    if (flight == nullptr) return;
+    start(*waiting_.pop(), *flight);
+  }
+}
+
+void StreamChannel::start(PostedRequest& request, Flight& flight) {
+  if (request.deadline.passed()) {
+    ended_.push_back({&request, Status(Reason::kTimedOut, "the deadline passed in the queue")});
+    return;
+  }
+  if (Status encoded = encode_batch(request); !encoded.ok()) {
+    ended_.push_back({&request, std::move(encoded)});
+    return;
+  }
+  flight.used = true;
+  flight.id = request.id = next_id_++;
+  flight.request = &request;
+  flight.direction = request.direction;
+  for (const CopyItem& item : request.items) flight.pieces.add(item.local, item.bytes);
+  const bool write = request.direction == Direction::kWrite;
+  const size_t bytes = wire::batch_header_bytes(batch_.regions.size(), batch_.ranges.size());
+  auto& out = sender_.open_frame(write ? wire::FrameType::kWrite : wire::FrameType::kRead,
+                                 flight.id, static_cast<uint32_t>(bytes));
+  wire::encode_to(batch_, out);
+  if (write && flight.pieces.left() > 0) writing_ = &flight;
+}
+
+// Fills batch_. Items that continue each other in the owner's region become one range, except by
+// address, where two registrations may lie side by side. Only the regions in use are named.
+Status StreamChannel::encode_batch(const PostedRequest& request) {
+  batch_.by_address = request.by_address;
+  batch_.timeout_ms = static_cast<uint32_t>(request.deadline.left_ms());
+  batch_.total_bytes = 0;
+  batch_.regions.clear();
+  batch_.ranges.clear();
+  region_places_.assign(request.remote_regions.size(), kNoPlace);
+  for (const CopyItem& item : request.items) {
+    wire::WireRange range{.region = 0, .offset = item.remote, .bytes = item.bytes};
+    if (!request.by_address) {
+      uint32_t& place = region_places_[item.remote_index];
+      if (place == kNoPlace) {
+        const RemoteRegionRef& ref = request.remote_regions[item.remote_index];
+        place = static_cast<uint32_t>(batch_.regions.size());
+        batch_.regions.push_back({ref.index, ref.generation});
+      }
+      range.region = place;
+      if (!batch_.ranges.empty()) {
+        wire::WireRange& last = batch_.ranges.back();
+        if (last.region == place && last.offset + last.bytes == range.offset) {
+          last.bytes += range.bytes;
+          batch_.total_bytes += range.bytes;
+          continue;
+        }
+      }
+    }
+    batch_.ranges.push_back(range);
+    batch_.total_bytes += range.bytes;
+  }
+  const size_t bytes = wire::batch_header_bytes(batch_.regions.size(), batch_.ranges.size());
+  if (bytes <= wire::kMaxBatchBytes) return {};
+  return Status(
+      Reason::kTooManyRanges,
+      fmt::format("a batch of {} ranges over {} regions needs {} bytes; one request takes "
+                  "{}: split it",
+                  batch_.ranges.size(), batch_.regions.size(), bytes, wire::kMaxBatchBytes));
+}
+
+Status StreamChannel::make_progress() {
+  if (!attached_) return {};
+  start_waiting();
+  SL_TRY(send_some());
+  return watch();
+}
+
+Status StreamChannel::send_some() {
+  for (int call = 0; call < kCallsPerRound; ++call) {
+    if (writing_ != nullptr && !sender_.data_under_way()) {
+      Flight& flight = *writing_;
+      const uint64_t left = flight.pieces.left();
+      const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(left, wire::kMaxDataBytes));
+      sender_.add_data(flight.id, flight.pieces, bytes);
+      if (bytes == left) {
+        writing_ = nullptr;
+        start_waiting();  // The next write goes out behind the last data frame.
+      }
+    }
+    const auto state = sender_.send(fd_.get());
+    if (!state.ok()) {
+      Flight* const flight = flight_of(sender_.data_source());
+      if (state.status().code() != Code::kNotRegistered || flight == nullptr) return state.status();
+      end_early(*flight->request, state.status());
+      continue;
+    }
+    if (*state == FrameSender::State::kFull) return {};
+    if (*state == FrameSender::State::kIdle && writing_ == nullptr) return {};
+  }
+  return {};
+}
+
+Status StreamChannel::receive_some() {
+  for (int call = 0; call < kCallsPerRound; ++call) {
+    const auto state = receiver_.receive(fd_.get(), *this);
+    if (!state.ok()) {
+      Flight* const flight = flight_of(receiver_.data_target());
+      if (state.status().code() != Code::kNotRegistered || flight == nullptr) return state.status();
+      end_early(*flight->request, state.status());
+      continue;
+    }
+    switch (*state) {
+      case FrameReceiver::State::kMore: break;
+      case FrameReceiver::State::kEmpty: return {};
+      case FrameReceiver::State::kEnd:
+      case FrameReceiver::State::kEndInsideFrame:
+        return Status(Reason::kConnectionCut, "the peer closed the data connection");
+    }
+  }
+  return {};
+}
+
+Result<FrameReceiver::Target> StreamChannel::on_header(const wire::FrameHeader& header) {
+  if (header.type == wire::FrameType::kBye) return FrameReceiver::Target{};
+  Flight* const flight = flight_of(header.request_id);
+  if (flight == nullptr) return broken(header, "no such request is under way");
+  if (header.type == wire::FrameType::kDone) return FrameReceiver::Target{};
+  if (header.type != wire::FrameType::kData) return broken(header, "not a frame that owners send");
+  if (flight->direction == Direction::kWrite) return broken(header, "it is a write");
+  if (flight->request == nullptr) return FrameReceiver::Target{.collect = false};
+  if (header.payload_bytes > flight->pieces.left()) {
+    return broken(header, "more bytes than were asked for");
+  }
+  return FrameReceiver::Target{.collect = false, .pieces = &flight->pieces};
+}
+
+Status StreamChannel::on_payload(const wire::FrameHeader& header,
+                                 std::span<const std::byte> payload) {
+  if (header.type == wire::FrameType::kBye) return {};
+  SL_ASSIGN(const wire::Outcome outcome, wire::decode_outcome(payload));
+  Flight* const flight = flight_of(header.request_id);
+  if (flight == nullptr) return broken(header, "no such request is under way");
+  PostedRequest* const request = flight->request;
+  const bool unfinished = flight->pieces.left() > 0;
+  if (request != nullptr && outcome.reason == Reason::kOk && unfinished) {
+    return broken(header, "done, but bytes are missing");
+  }
+  release(*flight);
+  if (request == nullptr) return {};  // It ended early, and was cancelled then.
+  if (unfinished && flight->direction == Direction::kWrite) {
+    sender_.add_frame(wire::FrameType::kCancel, header.request_id, {});  // No more data comes.
+  }
+  ended_.push_back({request, wire::to_status(outcome, "peer")});
+  return {};
+}
+
+Status StreamChannel::on_data(const wire::FrameHeader&, size_t) { return {}; }
+
+Status StreamChannel::watch() {
+  const bool sending = !sender_.idle() || writing_ != nullptr;
+  const uint32_t wanted = sending ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  if (wanted == watched_) return {};
+  watched_ = wanted;
+  return poller_.modify(fd_.get(), wanted, this);
+}
+
+// The end of each entry point: tells requests that they have ended, and the owner if the connection
+// has. `this` may not be touched afterwards unless the caller keeps it.
+void StreamChannel::settle(const Status& progress) {
+  if (progress.ok()) return deliver_ended();
+  const auto keep = std::move(self_);
+  if (keep == nullptr) return;
+  shut(as_peer_lost(progress));
+  deliver_ended();
+  owner_.on_lost(*this, progress);
+}
+
+void StreamChannel::shut(const Status& requests_end_with) {
+  {
+    MutexLock lock(mutex_);
+    closed_ = requests_end_with;
+  }
+  take_posted();
+  poller_.forget(*this);  // Nobody calls the loop for us any more.
+  if (attached_) poller_.remove(fd_.get(), this);
+  for (Flight& flight : flights_) {
+    PostedRequest* const request = flight.request;
+    release(flight);
+    if (request != nullptr) ended_.push_back({request, requests_end_with});
+  }
+  while (PostedRequest* request = waiting_.pop()) ended_.push_back({request, requests_end_with});
+  fd_.reset();
+}
+
+void StreamChannel::deliver_ended() {
+  while (!ended_.empty()) {
+    Ended ended = std::move(ended_.front());
+    ended_.erase(ended_.begin());
+    {
+      // A cancel that came too late must not hit the request's next use.
+      MutexLock lock(mutex_);
+      std::erase_if(cancels_,
+                    [&](const Cancel& cancel) { return cancel.request == ended.request; });
+    }
+    ended.request->on_done(std::move(ended.status));
+  }
+}
+
+StreamChannel::Flight* StreamChannel::flight_of(uint64_t id) noexcept {
+  for (Flight& flight : flights_) {
+    if (flight.used && flight.id == id) return &flight;
+  }
+  return nullptr;
+}
+
+StreamChannel::Flight* StreamChannel::flight_of(const PieceList* pieces) noexcept {
+  for (Flight& flight : flights_) {
+    if (&flight.pieces == pieces && flight.request != nullptr) return &flight;
+  }
+  return nullptr;
+}
+
+StreamChannel::Flight* StreamChannel::free_flight() noexcept {
+  for (Flight& flight : flights_) {
+    if (!flight.used) return &flight;
+  }
+  return nullptr;
+}
+
+void StreamChannel::RequestQueue::push(PostedRequest& request) noexcept {
+  request.next = nullptr;
+  *end = &request;
+  end = &request.next;
+}
+
+PostedRequest* StreamChannel::RequestQueue::pop() noexcept {
+  PostedRequest* const request = first;
+  if (request == nullptr) return nullptr;
+  first = request->next;
+  if (first == nullptr) end = &first;
+  request->next = nullptr;
+  return request;
+}
+
+bool StreamChannel::RequestQueue::remove(const PostedRequest& request) noexcept {
+  for (PostedRequest** at = &first; *at != nullptr; at = &(*at)->next) {
+    if (*at != &request) continue;
+    *at = request.next;
+    if (*at == nullptr) end = at;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace stagelink::transport
