@@ -1,0 +1,51 @@
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench/engine_suite.h"
+
+namespace stagelink::cli::bench {
+namespace {
+
+CaseResult row(Goal goal, double value, double target) {
+  return {.name = "case", .value = value, .unit = "x", .goal = goal, .target = target};
+}
+
+TEST(CaseResultTest, TargetItselfHoldsInBothDirections) {
+  EXPECT_TRUE(row(Goal::kAtLeast, 1.0, 1.0).holds());
+  EXPECT_TRUE(row(Goal::kAtMost, 1.0, 1.0).holds());
+}
+
+TEST(CaseResultTest, WrongSideOfTheTargetDoesNotHold) {
+  EXPECT_FALSE(row(Goal::kAtLeast, 0.99, 1.0).holds());
+  EXPECT_FALSE(row(Goal::kAtMost, 1.01, 1.0).holds());
+}
+
+TEST(SuiteReportTest, JsonIsAListOfRowsWithTheirVerdict) {
+  const std::vector<CaseResult> rows = {row(Goal::kAtLeast, 1.25, 1.0),
+                                        row(Goal::kAtMost, 7.5, 5.0)};
+  const auto json = nlohmann::json::parse(rows_as_json(rows));
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json[0]["case"], "case");
+  EXPECT_DOUBLE_EQ(json[0]["value"].get<double>(), 1.25);
+  EXPECT_EQ(json[0]["relation"], ">=");
+  EXPECT_EQ(json[0]["holds"], true);
+  EXPECT_EQ(json[1]["unit"], "x");
+  EXPECT_DOUBLE_EQ(json[1]["target"].get<double>(), 5.0);
+  EXPECT_EQ(json[1]["holds"], false);
+}
+
+TEST(SuiteReportTest, NoRowsAreAnEmptyList) { EXPECT_EQ(rows_as_json({}), "[]"); }
+
+TEST(SuiteTest, UnknownGroupIsRefusedWithTheNamesThatExist) {
+  SuiteOptions options;
+  options.only = "copies";
+  SuiteContext context(options);
+  const Status status = run_engine_suite(context);
+  EXPECT_EQ(status.code(), Code::kInvalidArgument);
+  EXPECT_NE(status.message().find("layers"), std::string_view::npos);
+}
+
+}  // namespace
+}  // namespace stagelink::cli::bench
