@@ -17,6 +17,12 @@ using AddCommand = void (*)(CLI::App& app, int& exit_code);
 
 // Declare a command here and name it in the list.
 void add_bench_command(CLI::App& app, int& exit_code);
-inline constexpr std::initializer_list<AddCommand> kCommands = {add_bench_command};
+void add_config_command(CLI::App& app, int& exit_code);
+void add_stat_command(CLI::App& app, int& exit_code);
+inline constexpr std::initializer_list<AddCommand> kCommands = {
+    add_bench_command,
+    add_config_command,
+    add_stat_command,
+};
 
 }  // namespace stagelink::cli
