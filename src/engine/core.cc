@@ -51,17 +51,13 @@ Result<std::shared_ptr<EngineCore>> EngineCore::create(EngineOptions options) {
   Status status = core->open();
   if (status.ok()) status = core->start();
   if (!status.ok()) {
-    core->shut_down_loop();
+    (void)core->close(Deadline::in(Duration::zero()));
     return status;
   }
   return core;
 }
 
-EngineCore::~EngineCore() {
-  // Handles keep the core alive, and the engine's own handle has closed it; what is left is the
-  // failure path of create().
-  if (loop_ != nullptr) loop_->stop();
-}
+EngineCore::~EngineCore() = default;  // The engine's own handle, or create(), has closed it.
 
 Status EngineCore::open() {
   for (const std::string& name : options_.transports) {
@@ -224,11 +220,14 @@ void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
 
 void EngineCore::greet(UniqueFd fd, const wire::Hello& hello) {
   if (hello.role == wire::Role::kData) return stream_host_->serve(std::move(fd), hello);
-  Result<std::unique_ptr<InboundPeer>> peer =
-      inbound_.size() < options_.max_peers
-          ? InboundPeer::create(*this, std::move(fd), hello)
-          : Status(Reason::kTooManyPeers,
-                   "option max_peers allows " + std::to_string(options_.max_peers));
+  if (inbound_.size() >= options_.max_peers) {
+    const Status full(Reason::kTooManyPeers,
+                      "option max_peers allows " + std::to_string(options_.max_peers));
+    metrics_->add(metrics::Counter::kHandshakesRefused);
+    report("peer " + hello.name, full);
+    return acceptor_->refuse(fd.get(), full);
+  }
+  auto peer = InboundPeer::create(*this, std::move(fd), hello);
   if (!peer.ok()) return report("peer " + hello.name, peer.status());
   inbound_.push_back(*std::move(peer));
 }
@@ -258,15 +257,19 @@ Duration EngineCore::tick() {
     next_heartbeat_ = now + options_.heartbeat_interval;
     copies_.look_at_cpus();
     inbox_->tick();
+    for (TransferState* state : transfers_.active()) {
+      state->look_after();
+      state->unref();
+    }
   }
   for (const auto& peer : peers()) busy = peer->tick(heartbeat) || busy;
-  busy = stream_host_->tick() || busy;
+  const Duration until_deadline = stream_host_->tick();
   if (retired_waits_.load()) {
     retry_retired();
     busy = true;
   }
-  const Duration until_heartbeat = next_heartbeat_ - now;
-  return busy ? std::min(kBusyTick, until_heartbeat) : until_heartbeat;
+  const Duration pause = std::min<Duration>(next_heartbeat_ - now, until_deadline);
+  return busy ? std::min(kBusyTick, pause) : pause;
 }
 
 }  // namespace stagelink::engine

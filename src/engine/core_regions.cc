@@ -26,6 +26,8 @@ Status EngineCore::retire_region(const std::shared_ptr<memory::RegionRecord>& re
                                  const Deadline& deadline) {
   SL_TRY(usable());
   const uint64_t epoch = registry_->retire(*record);
+  // Peers that are served by stream are let go by the progress loop.
+  if (record->gate.pins() != 0) loop_->hurry();
   SL_TRY(wait_for_readers(*record, epoch, deadline));
   if (!record->gate.wait_unpinned(deadline)) {
     return Status(Reason::kReaderInside,
@@ -34,7 +36,8 @@ Status EngineCore::retire_region(const std::shared_ptr<memory::RegionRecord>& re
                       " transfers of this engine still use it; cancel or wait for them");
   }
   registry_->forget(*record);
-  forget_local(*record);
+  // Private memory is the caller's again; ours goes with the last view of it, so now.
+  if (record->desc.shareable) forget_local(*record);
   const auto bytes = static_cast<int64_t>(record->desc.bytes);
   metrics_->add(metrics::Gauge::kRegions, -1);
   metrics_->add(metrics::Gauge::kRegisteredBytes, -bytes);
@@ -109,11 +112,11 @@ Status EngineCore::close(const Deadline& deadline) {
   }
   for (const auto& peer : peers()) peer->lose(why);
   copies_.stop();
-  inbox_->close();
+  if (inbox_ != nullptr) inbox_->close();
   const Status regions = close_regions(deadline);
   shut_down_loop();
-  metrics_->close();
-  remove_if_empty(runtime_dir_);
+  if (metrics_ != nullptr) metrics_->close();
+  if (!runtime_dir_.empty()) remove_if_empty(runtime_dir_);
   return regions;
 }
 
@@ -121,6 +124,7 @@ Status EngineCore::close(const Deadline& deadline) {
 // must not happen is that our memory is used for something else, so a pinned record is kept.
 Status EngineCore::close_regions(const Deadline& deadline) {
   Status first;
+  if (registry_ == nullptr || inbox_ == nullptr) return first;
   for (const auto& record : registry_->live()) {
     const uint64_t epoch = registry_->retire(*record);
     Status status = wait_for_readers(*record, epoch, deadline);

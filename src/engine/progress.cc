@@ -54,15 +54,27 @@ Status ProgressLoop::start(Tick tick) {
 }
 
 void ProgressLoop::stop() {
-  if (!thread_.joinable()) return;
-  stop_.store(true);
-  poller_->wake();
-  thread_.join();
+  if (thread_.joinable()) {
+    stop_.store(true);
+    poller_->wake();
+    thread_.join();
+  }
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(ended_, true)) return;
+  }
+  poller_->run_once(Duration::zero());
 }
 
 void ProgressLoop::run(std::function<void()> work) {
-  // The item frees itself when it runs; the last round of loop() runs what came before stop().
-  poller_->post(*new WorkItem(std::move(work)));
+  {
+    MutexLock lock(mutex_);
+    if (!ended_) {
+      poller_->post(*new WorkItem(std::move(work)));  // It frees itself when it runs.
+      return;
+    }
+  }
+  work();
 }
 
 void ProgressLoop::hurry() noexcept { poller_->wake(); }
@@ -72,7 +84,6 @@ void ProgressLoop::loop() {
     const Duration pause = tick_();
     poller_->run_once(pause);
   }
-  poller_->run_once(Duration::zero());
 }
 
 }  // namespace stagelink::engine

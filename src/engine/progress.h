@@ -5,6 +5,7 @@
 #include <memory>
 #include <thread>
 
+#include "base/mutex.h"
 #include "stagelink/result.h"
 #include "transport/poller.h"
 
@@ -24,11 +25,12 @@ class ProgressLoop {
   ProgressLoop& operator=(const ProgressLoop&) = delete;
 
   Status start(Tick tick);
-  // Runs what was handed over, then ends the thread. Later run() calls do nothing.
+  // Ends the thread, if it was started, then runs on this thread what was handed over meanwhile.
   void stop();
 
-  // Hands `work` to the loop thread, in order. Slow paths only: it allocates.
-  void run(std::function<void()> work);
+  // Hands `work` to the loop thread, in order. Slow paths only: it allocates. After stop() there is
+  // nothing left to take turns with, and `work` runs on the caller's thread.
+  void run(std::function<void()> work) SL_EXCLUDES(mutex_);
   // The next tick comes soon instead of when it was due.
   void hurry() noexcept;
   transport::Poller& poller() noexcept { return *poller_; }
@@ -41,6 +43,8 @@ class ProgressLoop {
   Tick tick_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
+  Mutex mutex_;
+  bool ended_ SL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stagelink::engine

@@ -1,5 +1,6 @@
 #include "engine/batch/session_state.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/batch/remote_regions.h"
@@ -96,7 +97,7 @@ Result<TransferState*> SessionState::submit_planned(transport::Direction directi
   }
   if (status.ok()) status = set_off(*state, current, direction, timeout);
   if (status.ok()) return state;
-  peer_->core().metrics().fail(status.reason());
+  peer_->core().report("batch for peer " + peer_->name(), status);
   state->unref();
   return status;
 }
@@ -181,8 +182,12 @@ void SessionState::drop_stale() {
   const View current = view();
   bool any = false;
   for (const RemoteRegion& remote : current->remotes) any = any || (!remote.gone && remote.stale());
+  for (const LocalRegion& local : current->locals) any = any || local.retired();
   if (!any) return;
   auto next = copy_view();
+  for (LocalRegion& local : next->locals) {
+    if (local.retired()) local = LocalRegion{};
+  }
   for (RemoteRegion& remote : next->remotes) {
     if (!remote.stale()) continue;
     remote.gone = true;
@@ -192,14 +197,12 @@ void SessionState::drop_stale() {
 }
 
 void SessionState::drop_local(const memory::RegionRecord& record) {
+  const View current = view();
+  const auto is_it = [&](const LocalRegion& local) { return local.record.get() == &record; };
+  if (std::none_of(current->locals.begin(), current->locals.end(), is_it)) return;
   auto next = copy_view();
-  bool any = false;
-  for (LocalRegion& local : next->locals) {
-    if (local.record.get() != &record) continue;
-    local = LocalRegion{};
-    any = true;
-  }
-  if (any) adopt(std::move(next));
+  std::replace_if(next->locals.begin(), next->locals.end(), is_it, LocalRegion{});
+  adopt(std::move(next));
 }
 
 void SessionState::drop_all() {

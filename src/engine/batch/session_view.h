@@ -18,6 +18,8 @@ struct LocalRegion {
   std::shared_ptr<memory::RegionRecord> record;  // Null: deregistered since.
   std::byte* base = nullptr;
   uint64_t bytes = 0;
+
+  bool retired() const noexcept { return record != nullptr && record->gate.closed(); }
 };
 
 struct RemoteRegion {

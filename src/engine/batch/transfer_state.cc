@@ -44,7 +44,6 @@ void TransferState::prepare(Setup setup) {
   failure_ = Status();
   ended_ = false;
   after_.clear();
-  active_.store(true);
 }
 
 Status TransferState::start() {
@@ -62,6 +61,8 @@ Status TransferState::start() {
   metrics.add(metrics::Gauge::kTransfersInFlight, 1);
   started_ = std::chrono::steady_clock::now();
   ref();  // The batch's own.
+  // From here on the engine may end the batch early.
+  active_.store(true);
   const bool posted = !plan_.posted_items.empty();
   if (plan_.slices() == 0 && !posted) {
     finish();
@@ -136,6 +137,7 @@ bool TransferState::forked() const noexcept { return ForkGuard::forked(fork_toke
 Status TransferState::notify_after(std::shared_ptr<PeerState> peer,
                                    std::vector<std::byte> payload) {
   Reason outcome = Reason::kOk;
+  bool pending = false;
   {
     MutexLock lock(mutex_);
     if (!ended_) {
@@ -143,11 +145,24 @@ Status TransferState::notify_after(std::shared_ptr<PeerState> peer,
         return Status(Reason::kBusy, "too many notifications wait for one transfer");
       }
       after_.push_back({std::move(peer), std::move(payload)});
-      return Status();
+      pending = true;
+    } else {
+      outcome = failure_.reason();
     }
-    outcome = failure_.reason();
   }
-  return peer->notify(outcome, payload);
+  if (!pending) return peer->notify(outcome, payload);
+  // The caller may now wait for an answer instead of for this batch.
+  if (slices_left()) setup_.core->copies().enqueue(*this);
+  return Status();
+}
+
+void TransferState::look_after() {
+  if (phase() != TransferPhase::kRunning) return;
+  if (overdue()) {
+    end_early(Status(Reason::kTimedOut, "the transfer did not end before its deadline"));
+  } else if (slices_left() && attended_cpu() < 0) {
+    setup_.core->copies().enqueue(*this);
+  }
 }
 
 // Copies on this thread while there is something to copy.

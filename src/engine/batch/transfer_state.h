@@ -67,6 +67,8 @@ class TransferState final : public transport::PostedRequest {
 
   // --- For the engine. ---
   void end_early(Status why) SL_EXCLUDES(mutex_);
+  // Called by the engine's timer: a batch that nobody waits for goes on, and ends at its deadline.
+  void look_after();
   const PeerState* peer() const noexcept { return setup_.peer.get(); }
   // One slice on this thread. False if none is left to start.
   bool run_slice();
@@ -106,7 +108,7 @@ class TransferState final : public transport::PostedRequest {
 
   TransferPool& pool_;
   std::atomic<uint32_t> refs_{0};
-  std::atomic<bool> active_{false};  // From prepare() until the last reference goes.
+  std::atomic<bool> active_{false};  // From start() until the last reference goes.
 
   // Written before start(), constant until the state is reused.
   Setup setup_;

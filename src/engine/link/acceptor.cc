@@ -103,9 +103,7 @@ class Acceptor::Guest final : public transport::PollHandler {
 Acceptor::Acceptor(EngineCore& core, std::string socket_path) noexcept
     : core_(core), socket_path_(std::move(socket_path)) {}
 
-Acceptor::~Acceptor() {
-  if (socket_bound_) ::unlink(socket_path_.c_str());
-}
+Acceptor::~Acceptor() { unlink_socket(); }
 
 Result<std::unique_ptr<Acceptor>> Acceptor::create(EngineCore& core, const std::string& socket_path,
                                                    const Endpoint& bind) {
@@ -128,11 +126,15 @@ Status Acceptor::start(Greeted greeted) {
 
 void Acceptor::stop() noexcept {
   while (!guests_.empty()) dismiss(*guests_.front());
-  for (const auto* listener : {&unix_, &tcp_}) {
-    core_.loop().poller().remove((*listener)->fd(), listener->get());
+  for (auto* listener : {&unix_, &tcp_}) {
+    if (*listener != nullptr) core_.loop().poller().remove((*listener)->fd(), listener->get());
+    listener->reset();
   }
-  unix_.reset();
-  tcp_.reset();
+  unlink_socket();
+}
+
+void Acceptor::unlink_socket() noexcept {
+  if (std::exchange(socket_bound_, false)) ::unlink(socket_path_.c_str());
 }
 
 bool Acceptor::tick() {

@@ -38,6 +38,8 @@ class Acceptor final {
   void stop() noexcept;
   // Stops or resumes taking new connections (when fds run out).
   void pause(bool paused) noexcept;
+  // Tells the other side why, as far as its socket takes it.
+  void refuse(int fd, const Status& why) const;
   // Drops guests that have not said hello in time. True while there are guests.
   bool tick();
   const Endpoint& bound() const noexcept { return bound_; }
@@ -54,7 +56,7 @@ class Acceptor final {
   void dismiss(Guest& guest) noexcept;
   void hear(Guest& guest, const wire::Hello& hello);
   Status check_hello(int fd, bool is_unix, const wire::Hello& hello) const;
-  void refuse(int fd, const Status& why) const;
+  void unlink_socket() noexcept;
 
   EngineCore& core_;
   const std::string socket_path_;

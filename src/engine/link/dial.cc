@@ -117,7 +117,10 @@ Result<std::shared_ptr<PeerState>> dial_socket(const std::shared_ptr<EngineCore>
   auto link = make_link(*std::move(fd), *std::move(greeted));
   if (!link.ok()) return link.status();
   auto peer = std::make_shared<PeerState>(core, *std::move(link));
-  SL_TRY(peer->attach(deadline));
+  if (const Status attached = peer->attach(deadline); !attached.ok()) {
+    peer->release_handle();
+    return attached;
+  }
   core->metrics().add(metrics::Counter::kPeersConnected);
   return peer;
 }

@@ -253,6 +253,7 @@ Status PeerState::on_frame(transport::FrameConnection& from, const wire::FrameHe
     case wire::FrameType::kPing: return from.send(wire::FrameType::kPong, header.request_id, {});
     case wire::FrameType::kPong: return Status();
     case wire::FrameType::kBye:
+      said_bye_ = true;
       return Status(Reason::kPeerLost, "peer " + link_.name + " has closed its engine");
     case wire::FrameType::kRegion: {
       auto outcome = wire::decode_outcome(payload);
@@ -281,7 +282,11 @@ void PeerState::on_closed(transport::FrameConnection&, const Status& why) {
                         "peer " + link_.name + ": " + std::string(why.message()));
   if (!lost_.load()) {
     core_->metrics().add(metrics::Counter::kPeersLost);
-    core_->report("peer", lost);
+    if (said_bye_) {
+      log(LogLevel::kInfo, "peer", std::string(lost.message()));
+    } else {
+      core_->report("peer", lost);
+    }
   }
   lose(lost);
 }

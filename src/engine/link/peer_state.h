@@ -121,6 +121,7 @@ class PeerState final : public transport::FrameConnection::Owner,
   // Progress loop only.
   std::unique_ptr<transport::FrameConnection> control_;
   uint32_t missed_heartbeats_ = 0;
+  bool said_bye_ = false;
 
   RegionFetches fetches_;
 

@@ -85,8 +85,8 @@ void StreamHost::add(std::weak_ptr<transport::StreamChannel> channel) {
   channels_.push_back(std::move(channel));
 }
 
-bool StreamHost::tick() {
-  if (server_ == nullptr) return false;
+Duration StreamHost::tick() {
+  if (server_ == nullptr) return Deadline::kLongest;
   server_->tick();
   Duration next = Deadline::kLongest;
   std::erase_if(channels_, [&](const auto& weak) {
@@ -95,7 +95,7 @@ bool StreamHost::tick() {
     next = std::min(next, channel->tick());
     return false;
   });
-  return server_->connections() != 0 || next < std::chrono::seconds(1);
+  return next;
 }
 
 void StreamHost::close() {

@@ -33,8 +33,8 @@ class StreamHost {
   void serve(UniqueFd fd, const wire::Hello& hello);
   // Own channels: ticked until they are gone.
   void add(std::weak_ptr<transport::StreamChannel> channel);
-  // True while a deadline is to be watched.
-  bool tick();
+  // How long until it must be called again.
+  Duration tick();
   void close();
 
  private:
