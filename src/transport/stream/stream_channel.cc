@@ -50,6 +50,7 @@ void StreamChannel::post(PostedRequest& request) {
   {
     MutexLock lock(mutex_);
     if (!closed_.has_value()) {
+      request.id = next_id_++;
       posted_.push(request);
       call_loop();
       return;
@@ -61,7 +62,7 @@ void StreamChannel::post(PostedRequest& request) {
 
 void StreamChannel::cancel(PostedRequest& request, Status why) {
   MutexLock lock(mutex_);
-  if (closed_.has_value()) return;
+  if (request.id == 0 || closed_.has_value()) return;  // It has ended, or is about to.
   for (const Cancel& cancel : cancels_) {
     if (cancel.request == &request) return;
   }
@@ -196,7 +197,7 @@ void StreamChannel::start(PostedRequest& request, Flight& flight) {
     return;
   }
   flight.used = true;
-  flight.id = request.id = next_id_++;
+  flight.id = request.id;
   flight.request = &request;
   flight.direction = request.direction;
   for (const CopyItem& item : request.items) flight.pieces.add(item.local, item.bytes);
@@ -379,6 +380,7 @@ void StreamChannel::deliver_ended() {
     {
       // A cancel that came too late must not hit the request's next use.
       MutexLock lock(mutex_);
+      ended.request->id = 0;
       std::erase_if(cancels_,
                     [&](const Cancel& cancel) { return cancel.request == ended.request; });
     }

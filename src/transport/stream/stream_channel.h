@@ -143,6 +143,7 @@ class StreamChannel final : public PostedTransport,
   std::vector<Cancel> cancels_ SL_GUARDED_BY(mutex_);
   bool called_ SL_GUARDED_BY(mutex_) = false;  // run() is in the poller's queue.
   std::optional<Status> closed_ SL_GUARDED_BY(mutex_);
+  uint64_t next_id_ SL_GUARDED_BY(mutex_) = 1;  // A request that is not under way has id 0.
 
   // Loop thread.
   std::shared_ptr<StreamChannel> self_;  // Until closed.
@@ -155,8 +156,7 @@ class StreamChannel final : public PostedTransport,
   Flight* writing_ = nullptr;  // Whose data frames are being sent.
   RequestQueue waiting_;
   std::vector<Ended> ended_;  // on_done is still to be called.
-  uint64_t next_id_ = 1;
-  wire::BatchHeader batch_;  // Scratch, as is the next.
+  wire::BatchHeader batch_;   // Scratch, as is the next.
   std::vector<uint32_t> region_places_;
 };
 
