@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include <fcntl.h>
@@ -76,7 +77,7 @@ std::vector<std::byte> build_image(const std::string& engine_name, const Instanc
     std::memcpy(row_at, &row, sizeof row);
     row_at += sizeof row;
     std::byte* const values = image.data() + header.values_offset + size_t{next_value} * 8;
-    std::memcpy(values, source.bounds.data(), source.bounds.size_bytes());
+    std::ranges::copy(std::as_bytes(source.bounds), values);
     next_value += row.value_count;
   }
   return image;

@@ -134,8 +134,8 @@ TEST(StatSnapshotTest, EachFieldOfAHistogramIsChecked) {
   EXPECT_TRUE(refused([](SmallFile& f) { f.rows[1].value_count = 3; }));
   EXPECT_TRUE(refused([](SmallFile& f) { f.rows[1].value_count = 2; }));
   EXPECT_TRUE(refused([](SmallFile& f) { f.rows[1].value_count = 0; }));
-  EXPECT_TRUE(refused([nan](SmallFile& f) { f.values[1] = nan; }));
-  EXPECT_TRUE(refused([infinity](SmallFile& f) { f.values[1] = infinity; }));
+  EXPECT_TRUE(refused([](SmallFile& f) { f.values[1] = nan; }));
+  EXPECT_TRUE(refused([](SmallFile& f) { f.values[1] = infinity; }));
 }
 
 TEST(StatSnapshotTest, RandomChangesNeverCrash) {
