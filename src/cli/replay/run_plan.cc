@@ -1,0 +1,152 @@
+#include "cli/replay/run_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "cli/replay/faults.h"
+#include "cli/replay/workload/model.h"
+
+namespace stagelink::cli::replay {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+constexpr uint32_t kMaxRanks = 64;
+constexpr uint32_t kMaxInFlight = 1024;
+constexpr uint32_t kPacedInFlight = 16;
+constexpr uint32_t kLimitSamples = 400;  // About so many requests carry a measured limit.
+constexpr uint64_t kMinPoolBytes = 64 << 20;
+
+Status bad_option(const char* name, const std::string& what) {
+  return Status(Reason::kInvalidArgument, fmt::format("--{}: {}", name, what));
+}
+
+Status check_ranges(const ReplayOptions& options) {
+  for (const auto& [name, ranks] : {std::pair("prefill-ranks", options.prefill_ranks),
+                                    std::pair("decode-ranks", options.decode_ranks)}) {
+    if (ranks < 1 || ranks > kMaxRanks) {
+      return bad_option(name, fmt::format("{} is not from 1 to {}", ranks, kMaxRanks));
+    }
+  }
+  if (!std::isfinite(options.rate) || options.rate < 0) {
+    return bad_option("rate", fmt::format("{} is not 0 or more", options.rate));
+  }
+  if (options.in_flight > kMaxInFlight) {
+    return bad_option("in-flight", fmt::format("{} is above {}", options.in_flight, kMaxInFlight));
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> transports_of(const std::string& name) {
+  if (name == "auto") return std::vector<std::string>{"shm", "unix"};
+  if (name == "shm" || name == "unix") return std::vector<std::string>{name};
+  return bad_option("transport", fmt::format("\"{}\" is none of auto, shm, unix", name));
+}
+
+uint64_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  uint64_t kib = 0;
+  std::string rest;
+  while (file >> name >> kib && std::getline(file, rest)) {
+    if (name == "MemAvailable:") return kib << 10;
+  }
+  return std::numeric_limits<uint64_t>::max();
+}
+
+Status size_pools(RunPlan& plan) {
+  Layout& layout = plan.base.layout;
+  const uint64_t block = layout.block_bytes();
+  const uint64_t wanted = plan.options.memory_bytes != 0
+                              ? plan.options.memory_bytes
+                              : std::max(2 * plan.size.largest * block, kMinPoolBytes);
+  const uint64_t blocks = wanted / block;
+  if (blocks < plan.size.largest) {
+    return Status(
+        Reason::kNoSpace,
+        fmt::format("request {} of {} needs {} blocks of {} bytes ({:.2f} GiB), a pool of {} bytes "
+                    "has {}: raise --memory, or lower --scale or --requests",
+                    plan.size.largest_request, plan.workload.source, plan.size.largest, block,
+                    static_cast<double>(plan.size.largest * block) / kGiB, wanted, blocks));
+  }
+  if (blocks > std::numeric_limits<uint32_t>::max() / 2) {
+    return bad_option("memory", fmt::format("{} blocks are too many", blocks));
+  }
+  layout.pool_blocks = static_cast<uint32_t>(blocks);
+  const uint64_t available = available_memory();
+  if (plan.memory_needed() > available) {
+    return Status(Reason::kNoSpace,
+                  fmt::format("the pools of {} ranks need {:.1f} GiB together, {:.1f} GiB are "
+                              "available: lower --scale, --memory, --requests or the ranks",
+                              plan.base.prefill_ranks + plan.base.decode_ranks,
+                              static_cast<double>(plan.memory_needed()) / kGiB,
+                              static_cast<double>(available) / kGiB));
+  }
+  return {};
+}
+
+Result<Layout> layout_of(const ReplayOptions& options, const ModelGeometry& model) {
+  SL_ASSIGN(const uint32_t element,
+            dtype_bytes(options.dtype.empty() ? model.dtype : options.dtype));
+  uint32_t layers = 1;
+  if (!options.scale.empty()) {
+    SL_ASSIGN(layers, scaled_layers(model.layers, options.scale));
+  }
+  return make_layout(model, layers, element, options.block_tokens);
+}
+
+}  // namespace
+
+Result<RunPlan> make_plan(const ReplayOptions& options) {
+  SL_TRY(check_ranges(options));
+  SL_ASSIGN(const auto model, find_model(options.model));
+  RunPlan plan;
+  plan.options = options;
+  plan.model = model.name;
+  plan.model_layers = model.layers;
+  RankConfig& base = plan.base;
+  SL_ASSIGN(base.layout, layout_of(options, model));
+  SL_ASSIGN(base.transports, transports_of(options.transport));
+  if (options.trace.empty()) {
+    plan.workload = built_in_workload(options.seed);
+  } else {
+    SL_ASSIGN(plan.workload, load_trace(options.trace, options.requests));
+  }
+  plan.size = measure(plan.workload, options.block_tokens);
+  plan.in_flight = options.in_flight != 0 ? options.in_flight
+                   : options.rate > 0     ? kPacedInFlight
+                                          : 1;
+  base.prefill_ranks = options.prefill_ranks;
+  base.decode_ranks = options.decode_ranks;
+  base.mode = options.mode;
+  base.verify = options.verify;
+  base.checksum = options.checksum;
+  base.retries = options.retries;
+  base.largest_request = plan.size.largest;
+  const auto requests = static_cast<uint32_t>(plan.workload.requests.size());
+  base.limit_every = (requests + kLimitSamples - 1) / kLimitSamples;
+  SL_TRY(size_pools(plan));
+  set_faults(options.fault_seed, plan.size, base);
+  if (options.timeout > Duration::zero()) base.timeout = options.timeout;
+  return plan;
+}
+
+uint64_t RunPlan::memory_needed() const noexcept {
+  // A decode rank also has the two regions between which the limit is measured.
+  const uint64_t pools = base.prefill_ranks + base.decode_ranks * 3;
+  return pools * base.layout.pool_bytes();
+}
+
+uint32_t RunPlan::decode_rank_of(uint32_t request) const noexcept {
+  return request % base.decode_ranks;
+}
+
+uint32_t RunPlan::prefill_rank_of(uint32_t request) const noexcept {
+  return request / base.decode_ranks % base.prefill_ranks;
+}
+
+}  // namespace stagelink::cli::replay
