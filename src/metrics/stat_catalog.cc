@@ -32,7 +32,7 @@ constexpr std::array<Text, kCounterCount> kCounters = {{
 
 constexpr std::array<Text, kGaugeCount> kGauges = {{
     {"regions", "Regions that are registered now."},
-    {"registered_bytes", "Bytes of registered memory that belongs to the caller."},
+    {"registered_bytes", "Bytes of registered memory, allocated memory included."},
     {"allocated_bytes", "Bytes of shareable memory that this engine allocated."},
     {"mapped_bytes", "Bytes of peers' memory that are mapped here."},
     {"peers", "Peers that this engine is connected to."},
