@@ -360,6 +360,21 @@ TEST(OptionsPageTest, TheCommittedPageIsTheGeneratedOne) {
       << "run: stagelink config docs > docs/options.md";
 }
 
+TEST(OptionsPageTest, ItsExampleOfAFileLoads) {
+  const std::string page = engine_options_page();
+  const std::string fence = "```yaml\n";
+  const size_t begin = page.find(fence);
+  ASSERT_NE(begin, std::string::npos);
+  const size_t end = page.find("```", begin + fence.size());
+  auto root = parse_config(page.substr(begin + fence.size(), end - begin - fence.size()),
+                           ConfigSyntax::kYaml, "example");
+  ASSERT_TRUE(root.ok()) << root.status().to_string();
+  EngineOptions options;
+  const Status status = apply_config(engine_option_table(), *root, "example", &options);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_EQ(options.name, "decode-0");
+}
+
 // Adding a field to EngineOptions without a row fails here: the rows cover the struct without holes
 // larger than padding.
 TEST(OptionTableTest, EveryFieldHasExactlyOneRow) {
