@@ -70,6 +70,9 @@ Status EngineCore::open() {
   runtime_dir_ = *std::move(dir);
   reclaim_dead_entries(runtime_dir_);
   metrics_ = metrics::EngineMetrics::create(runtime_dir_, options_.name, instance_);
+  if (options_.fault_seed != 0) {
+    faults_ = std::make_shared<transport::FaultInjector>(options_, *metrics_);
+  }
   auto registry = memory::RegionRegistry::create(instance_, options_.max_regions);
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);

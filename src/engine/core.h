@@ -17,6 +17,7 @@
 #include "memory/region_registry.h"
 #include "metrics/engine_metrics.h"
 #include "stagelink/engine_options.h"
+#include "transport/fault/fault_injector.h"
 #include "wire/hello.h"
 
 namespace stagelink::engine {
@@ -70,6 +71,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   TransferPool& transfers() noexcept { return transfers_; }
   CopyPool& copies() noexcept { return copies_; }
   const memory::CopyKernel& kernel() const noexcept { return kernel_; }
+  // Null unless the options ask for faults.
+  const std::shared_ptr<transport::FaultInjector>& faults() const noexcept { return faults_; }
 
   // One log line and one counter for a failure, at its origin.
   void report(const std::string& what, const Status& status) const;
@@ -112,6 +115,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   std::string advertised_;
 
   std::unique_ptr<metrics::EngineMetrics> metrics_;
+  std::shared_ptr<transport::FaultInjector> faults_;
   std::unique_ptr<memory::RegionRegistry> registry_;
   std::unique_ptr<Inbox> inbox_;
   std::unique_ptr<ProgressLoop> loop_;

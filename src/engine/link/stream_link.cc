@@ -65,7 +65,22 @@ Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
         return Status();
       },
       deadline));
-  return std::shared_ptr<transport::PostedTransport>(link);
+  if (peer->core().faults() == nullptr) return std::shared_ptr<transport::PostedTransport>(link);
+  auto faulty = std::make_shared<transport::FaultPostedTransport>(
+      peer->core().loop().poller(), link, peer->core().faults(), cutter(peer));
+  SL_TRY(peer->core().call_on_loop(
+      [peer, faulty] {
+        peer->core().stream_host().add(faulty);
+        return Status();
+      },
+      deadline));
+  return std::shared_ptr<transport::PostedTransport>(faulty);
+}
+
+std::function<void(const Status&)> cutter(const std::shared_ptr<PeerState>& peer) {
+  return [weak = std::weak_ptr(peer)](const Status& why) {
+    if (const auto cut = weak.lock()) cut->lose(why);
+  };
 }
 
 StreamHost::StreamHost(EngineCore& core)
@@ -85,6 +100,10 @@ void StreamHost::add(std::weak_ptr<transport::StreamChannel> channel) {
   channels_.push_back(std::move(channel));
 }
 
+void StreamHost::add(std::weak_ptr<transport::FaultPostedTransport> faulty) {
+  faulty_.push_back(std::move(faulty));
+}
+
 Duration StreamHost::tick() {
   if (server_ == nullptr) return Deadline::kLongest;
   server_->tick();
@@ -95,14 +114,23 @@ Duration StreamHost::tick() {
     next = std::min(next, channel->tick());
     return false;
   });
+  std::erase_if(faulty_, [&](const auto& weak) {
+    const auto faulty = weak.lock();
+    if (faulty == nullptr) return true;
+    next = std::min(next, faulty->tick());
+    return false;
+  });
   return next;
 }
 
 void StreamHost::close() {
+  const Status why(Reason::kClosed, "the engine was closed");
+  for (const auto& weak : faulty_) {
+    if (const auto faulty = weak.lock()) faulty->close(why);
+  }
+  faulty_.clear();
   for (const auto& weak : channels_) {
-    if (const auto channel = weak.lock()) {
-      channel->close(Status(Reason::kClosed, "the engine was closed"));
-    }
+    if (const auto channel = weak.lock()) channel->close(why);
   }
   channels_.clear();
   server_.reset();

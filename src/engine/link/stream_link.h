@@ -1,11 +1,13 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "base/deadline.h"
 #include "base/unique_fd.h"
 #include "stagelink/result.h"
+#include "transport/fault/fault_posted_transport.h"
 #include "transport/stream/stream_channel.h"
 #include "transport/stream/stream_server.h"
 #include "transport/transport.h"
@@ -22,6 +24,9 @@ class PeerState;
 Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
     const std::shared_ptr<PeerState>& peer, UniqueFd fd, const Deadline& deadline);
 
+// What an injected cut does: it ends the peer, as a broken connection does.
+std::function<void(const Status&)> cutter(const std::shared_ptr<PeerState>& peer);
+
 // Both ends of all data connections of one engine.
 //
 // Thread-safety: progress loop only.
@@ -31,8 +36,9 @@ class StreamHost {
 
   // A peer's data connection, after its hello: answers it and serves.
   void serve(UniqueFd fd, const wire::Hello& hello);
-  // Own channels: ticked until they are gone.
+  // Own channels, and the faults around them: ticked until they are gone.
   void add(std::weak_ptr<transport::StreamChannel> channel);
+  void add(std::weak_ptr<transport::FaultPostedTransport> faulty);
   // How long until it must be called again.
   Duration tick();
   void close();
@@ -41,6 +47,7 @@ class StreamHost {
   EngineCore& core_;
   std::unique_ptr<transport::StreamServer> server_;
   std::vector<std::weak_ptr<transport::StreamChannel>> channels_;
+  std::vector<std::weak_ptr<transport::FaultPostedTransport>> faulty_;
 };
 
 }  // namespace stagelink::engine
