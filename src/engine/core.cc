@@ -11,7 +11,8 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/runtime_dir.h"
-#include "engine/check_options.h"
+#include "config/engine_config.h"
+#include "engine/advertised_address.h"
 #include "engine/link/acceptor.h"
 #include "engine/link/inbound_peer.h"
 #include "engine/link/peer_state.h"
@@ -46,7 +47,7 @@ EngineCore::EngineCore(EngineOptions options)
       copies_(options_.copy_threads) {}
 
 Result<std::shared_ptr<EngineCore>> EngineCore::create(EngineOptions options) {
-  SL_TRY(check_options(options));
+  SL_TRY(config::check_engine_options(options));
   std::shared_ptr<EngineCore> core(new EngineCore(std::move(options)));
   Status status = core->open();
   if (status.ok()) status = core->start();
@@ -85,8 +86,7 @@ Status EngineCore::open() {
 
   auto bind = parse_endpoint(options_.bind);
   if (!bind.ok()) return bind.status();
-  const std::string socket = runtime_dir_ + "/" + std::to_string(::getpid()) + "-" +
-                             instance_.to_string().substr(0, 8) + ".sock";
+  const std::string socket = runtime_entry_path(runtime_dir_, ::getpid(), instance_, "sock");
   auto acceptor = Acceptor::create(*this, socket, *bind);
   if (!acceptor.ok()) return acceptor.status();
   acceptor_ = *std::move(acceptor);

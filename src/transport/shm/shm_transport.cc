@@ -62,13 +62,15 @@ Status ShmTransport::check_rows(std::span<const CopyItem> items) const {
 
 void ShmTransport::move_bytes(std::span<const CopyItem> items, Direction direction) const noexcept {
   if (direction == Direction::kRead) {
-    for (const CopyItem& item : items) {
-      kernel_.copy(item.local, reinterpret_cast<const void*>(item.remote), item.bytes);
-    }
+    kernel_.copy_many(items.size(), [&](size_t i) {
+      return memory::CopyPiece{items[i].local, reinterpret_cast<const void*>(items[i].remote),
+                               items[i].bytes};
+    });
   } else {
-    for (const CopyItem& item : items) {
-      kernel_.copy(reinterpret_cast<void*>(item.remote), item.local, item.bytes);
-    }
+    kernel_.copy_many(items.size(), [&](size_t i) {
+      return memory::CopyPiece{reinterpret_cast<void*>(items[i].remote), items[i].local,
+                               items[i].bytes};
+    });
   }
   memory::copy_fence();
   // The loads of the copy come before the second check of the rows, also on weakly ordered
