@@ -16,8 +16,10 @@ if(TARGET nanobind-static)
   set_target_properties(nanobind-static PROPERTIES CXX_CLANG_TIDY "")
 endif()
 # The only name the module exports is PyInit__core: other modules of a process may carry the same
-# libraries in other versions.
-target_link_options(_core PRIVATE -Wl,--exclude-libs,ALL)
+# libraries in other versions, and templates of the C++ library are unique across a whole process.
+set(exports ${PROJECT_SOURCE_DIR}/src/bindings/exports.map)
+target_link_options(_core PRIVATE -Wl,--exclude-libs,ALL -Wl,--version-script=${exports})
+set_property(TARGET _core APPEND PROPERTY LINK_DEPENDS ${exports})
 
 if(SKBUILD)
   install(TARGETS _core LIBRARY DESTINATION stagelink)
