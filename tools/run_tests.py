@@ -82,12 +82,13 @@ def build(preset: str, *targets: str, options: tuple[str, ...] = ()) -> bool:
     )
 
 
-def ctest(tally: Tally, preset: str, *options: str) -> None:
+def ctest(tally: Tally, preset: str) -> None:
     report = BUILD / preset / "ctest.xml"
     report.unlink(missing_ok=True)
-    always = ("-j", JOBS, "--output-junit", report, "--progress", "--no-label-summary")
-    always += ("--exclude-regex", "_NOT_BUILT")  # Programs that this preset was not asked for.
-    ok = run("ctest", "--preset", preset, *always, *options)
+    command: list[object] = ["ctest", "--preset", preset, "-j", JOBS, "--progress"]
+    command += ["--no-label-summary", "--output-junit", report]
+    command += ["--exclude-regex", "_NOT_BUILT"]  # Programs that this preset was not asked for.
+    ok = run(*command)
     if report.exists():
         tally.add_junit(report)
     if not ok:
