@@ -159,8 +159,8 @@ PyTransfer submit_strided(PySessionHandle self, const StridedArguments& argument
 template <Operation kOperation>
 void bind_batch(nb::class_<PySession>& type, const char* name, const char* signature,
                 const char* doc) {
-  type.def(name, &submit<kOperation>, nb::arg("local_offsets"), nb::arg("remote_offsets"),
-           nb::arg("sizes"), nb::arg("local_regions") = nb::none(),
+  type.def(name, &submit<kOperation>, nb::arg("local_offsets").none(),
+           nb::arg("remote_offsets").none(), nb::arg("sizes").none(), nb::arg("local_regions") = nb::none(),
            nb::arg("remote_regions") = nb::none(), nb::arg("timeout") = nb::none(),
            nb::sig(signature), doc);
 }

@@ -87,7 +87,7 @@ void bind_transfer(nb::module_& m) {
           "phase "
           "tells whether it had succeeded before.")
       .def_prop_ro("phase", &phase, nb::sig("def phase(self) -> Phase"))
-      .def_prop_ro("error", &error, nb::sig("def error(self) -> errors.Error | None"),
+      .def_prop_ro("error", &error, nb::sig("def error(self) -> stagelink.errors.Error | None"),
                    "Why it failed, as the exception that wait() raises; else None.")
       .def_prop_ro("nbytes", [](const PyTransfer& self) { return self.transfer.bytes(); })
       .def("__repr__", [](PyTransfer& self) {

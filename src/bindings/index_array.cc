@@ -176,12 +176,12 @@ void IndexArray<T>::take_items(const Py_buffer& view) {
 
 template <typename T>
 void IndexArray<T>::take_sequence(PyObject* object) {
-  const nb::object items = nb::steal(PySequence_Fast(object, ""));
-  if (!items.is_valid() || PyUnicode_Check(object)) {
-    PyErr_Clear();
+  if (PySequence_Check(object) == 0 || PyUnicode_Check(object)) {
     refuse(fmt::format("{} must be an int, an array of integers or a sequence of int, not {}",
                        name_, Py_TYPE(object)->tp_name));
   }
+  const nb::object items = nb::steal(PySequence_Fast(object, name_));
+  if (!items.is_valid()) throw nb::python_error();
   const auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.ptr()));
   copied_.reserve(count);
   for (size_t i = 0; i < count; ++i) {
