@@ -89,7 +89,10 @@ class Child:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.kill()
+            try:
+                self.exit(timeout=10)
+            except (subprocess.TimeoutExpired, BrokenPipeError):
+                self.kill()
         for pipe in (self.process.stdin, self.process.stdout, self._stderr):
             if pipe is not None:
                 pipe.close()

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
-import pytest
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # Else a fork ends threads that were not ours.
 
-import stagelink as sl
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+import stagelink as sl  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -52,11 +54,12 @@ def _snapshot(runtime: Path) -> dict[str, list[str]]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_over(runtime_dir: Path) -> Iterator[None]:
+def nothing_left_over(runtime_dir: Path, request: pytest.FixtureRequest) -> Iterator[None]:
     """File descriptors, threads and runtime files are after the test what they were before."""
     gc.collect()
     before = _snapshot(runtime_dir)
     yield
+    request.node.funcargs.clear()  # Closed objects may keep a mapping; pytest keeps the objects.
     until = time.monotonic() + SETTLE_S
     while True:
         gc.collect()
@@ -79,6 +82,8 @@ def child(nothing_left_over: None) -> Iterator[Callable[..., Child]]:
     yield start
     for process in children:
         process.close()
+    with sl.Engine():
+        pass  # Clears away what killed processes left.
 
 
 

