@@ -37,7 +37,7 @@ class AddressedEngine:
         indices = [bisect.bisect_right(self._starts, address) - 1 for address in local]
         if -1 in indices:
             raise sl.NotRegistered(f"local address {local[indices.index(-1)]:#x}")
-        offsets = [address - self._starts[i] for address, i in zip(local, indices)]
+        offsets = [address - self._starts[i] for address, i in zip(local, indices, strict=True)]
         start = session.write if write else session.read
         start(offsets, remote, sizes, local_regions=indices).wait()
 

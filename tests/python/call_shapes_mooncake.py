@@ -1,4 +1,4 @@
-"""The calls of Mooncake's `TransferEngine`, on stagelink: "host:port", absolute addresses, 0 or -1."""
+"""The calls of Mooncake's `TransferEngine` on stagelink: "host:port", addresses, 0 or -1."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ class TransferEngine:
         return _as_code(lambda: self._engine.unregister(address))
 
     def batch_register_memory(self, addresses: list[int], sizes: list[int]) -> int:
-        codes = [self.register_memory(*pair) for pair in zip(addresses, sizes)]
+        codes = [self.register_memory(*pair) for pair in zip(addresses, sizes, strict=True)]
         return min(codes, default=0)
 
     def batch_unregister_memory(self, addresses: list[int]) -> int:

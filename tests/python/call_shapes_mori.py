@@ -1,4 +1,4 @@
-"""The calls of mori's `IOEngine`, on stagelink: descriptors and offsets, sessions, one status a batch."""
+"""The calls of mori's `IOEngine` on stagelink: descriptors, offsets, sessions, one status a batch."""
 
 import itertools
 import pickle

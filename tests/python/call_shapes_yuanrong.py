@@ -1,4 +1,4 @@
-"""The calls of the Yuanrong `TransferEngine`, on stagelink: "ip:port", addresses, reads, a Result."""
+"""The calls of the Yuanrong `TransferEngine` on stagelink: "ip:port", addresses, a Result."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class TransferEngine:
         return _as_result(lambda: self._engine.register(address, size))
 
     def batch_register_memory(self, addresses: list[int], sizes: list[int]) -> Result:
-        results = [self.register_memory(*pair) for pair in zip(addresses, sizes)]
+        results = [self.register_memory(*pair) for pair in zip(addresses, sizes, strict=True)]
         return next((result for result in results if result.is_error()), Result())
 
     def unregister_memory(self, address: int) -> Result:

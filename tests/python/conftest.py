@@ -86,7 +86,6 @@ def child(nothing_left_over: None) -> Iterator[Callable[..., Child]]:
         pass  # Clears away what killed processes left.
 
 
-
 @pytest.fixture
 def engine(nothing_left_over: None) -> Iterator[sl.Engine]:
     with sl.Engine(name="here") as engine:

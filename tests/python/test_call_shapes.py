@@ -20,7 +20,9 @@ def test_mooncake_pushes_and_pulls_by_address(child: Callable[..., Child]) -> No
     peer.run("from call_shapes_mooncake import TransferEngine" + PEER_OF_ADDRESSES)
     assert peer.run("engine.initialize('127.0.0.1', 'P2PHANDSHAKE', 'tcp', '')") == 0
     addresses = peer.run("[b.ctypes.data for b in buffers]")
-    assert peer.run("engine.batch_register_memory([b.ctypes.data for b in buffers], [65536] * 2)") == 0
+    assert (
+        peer.run("engine.batch_register_memory([b.ctypes.data for b in buffers], [65536] * 2)") == 0
+    )
     target = f"127.0.0.1:{peer.run('engine.get_rpc_port()')}"
 
     engine = MooncakeEngine()
@@ -94,7 +96,10 @@ def test_mori_moves_by_descriptors_and_offsets(child: Callable[..., Child]) -> N
     remote = MemoryDesc.unpack(peer.run("memory.pack()"))
     assert engine.create_session(memory, remote) is None
     engine.register_remote_engine(EngineDesc.unpack(peer.run("engine.get_engine_desc().pack()")))
-    peer.run("engine.register_remote_engine(EngineDesc.unpack(desc))", desc=engine.get_engine_desc().pack())
+    peer.run(
+        "engine.register_remote_engine(EngineDesc.unpack(desc))",
+        desc=engine.get_engine_desc().pack(),
+    )
     session = engine.create_session(memory, remote)
     assert session is not None and session.alive()
 

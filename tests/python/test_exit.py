@@ -31,7 +31,7 @@ ENDS = {
     "by sys.exit": "import sys; sys.exit(0)",
     "by os._exit": "import os; os._exit(0)",
     "by an exit handler that closes": "import atexit; atexit.register(engine.close)",
-    "with a cycle": "class Box: pass\nbox = Box(); box.self = box; box.things = [engine, pool, xfer]",
+    "with a cycle": "class Box: pass\nbox = Box(); box.things = [box, engine, pool, xfer]",
     "with a waiting daemon thread": (
         "begun = threading.Event()\n"
         "def wait():\n"

@@ -37,8 +37,9 @@ def test_bytes_cross_processes(child: Callable[..., Child], transport: str, memo
     peer = child()
     peer.run(
         "engine = sl.Engine(name='there', transports=transports)\n"
-        "values = np.asarray(engine.allocate(size)) if memory == 'allocated' else np.empty(size, 'u1')\n"
-        "region = engine.register(values)\n"
+        "region = engine.allocate(size) if memory == 'allocated' else None\n"
+        "region = region or engine.register(np.empty(size, np.uint8))\n"
+        "values = np.asarray(region)\n"
         "values[:] = np.random.default_rng(1).integers(0, 256, size, np.uint8)",
         transports=transports,
         memory=memory,
@@ -48,9 +49,7 @@ def test_bytes_cross_processes(child: Callable[..., Child], transport: str, memo
         mine = np.zeros(3 << 20, np.uint8)
         there = engine.connect(peer.run("engine.descriptor()"), timeout="5s")
         assert there.name == "there" and there.phase == "connected"
-        session = there.session(
-            local=engine.register(mine), remote=peer.run("region.descriptor()")
-        )
+        session = there.session(local=engine.register(mine), remote=peer.run("region.descriptor()"))
         xfer = session.read(0, 0, mine.size)
         xfer.wait("10s")
         assert (xfer.phase, xfer.error, xfer.nbytes) == ("succeeded", None, mine.size)

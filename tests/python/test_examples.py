@@ -1,0 +1,22 @@
+"""The examples run as the documentation says."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def test_two_processes_prints_what_its_readme_says() -> None:
+    script = EXAMPLES / "two_processes.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    readme = (EXAMPLES / "README.md").read_text()
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert f"    {line}\n" in readme
+
+
+def test_the_first_example_is_short() -> None:
+    assert len((EXAMPLES / "two_processes.py").read_text().splitlines()) < 40
