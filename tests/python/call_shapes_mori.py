@@ -1,4 +1,4 @@
-"""The calls of mori's `IOEngine` on stagelink: descriptors, offsets, sessions, one status a batch."""
+"""The calls of mori's `IOEngine` on stagelink: descriptors, offsets, sessions, batches."""
 
 import itertools
 import pickle

@@ -1,5 +1,6 @@
 """The examples run as the documentation says."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,3 +21,11 @@ def test_two_processes_prints_what_its_readme_says() -> None:
 
 def test_the_first_example_is_short() -> None:
     assert len((EXAMPLES / "two_processes.py").read_text().splitlines()) < 40
+
+
+def test_the_code_of_the_documentation_runs() -> None:
+    page = (EXAMPLES.parent / "docs" / "python.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/python.md", "exec"), {})
