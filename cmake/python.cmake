@@ -7,7 +7,7 @@ if(NOT nanobind_ROOT)
 endif()
 find_package(nanobind 3 CONFIG REQUIRED)
 
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/bindings/*.cc)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/bindings/*.cc)
 # Plain -O2, not -Os: a call is a microsecond, and the arguments of a batch are read here.
 nanobind_add_module(_core NB_STATIC NOMINSIZE NB_SUPPRESS_WARNINGS ${sources})
 target_link_libraries(_core PRIVATE stagelink_engine)

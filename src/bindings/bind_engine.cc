@@ -7,14 +7,14 @@
 
 #include "base/deadline.h"
 #include "bindings/bind.h"
-#include "bindings/convert.h"
-#include "bindings/engine_arguments.h"
-#include "bindings/gil.h"
-#include "bindings/index_array.h"
-#include "bindings/py_engine.h"
-#include "bindings/py_peer.h"
-#include "bindings/py_region.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/engine_arguments.h"
+#include "bindings/convert/gil.h"
+#include "bindings/convert/index_array.h"
+#include "bindings/convert/status_error.h"
+#include "bindings/objects/py_engine.h"
+#include "bindings/objects/py_peer.h"
+#include "bindings/objects/py_region.h"
 
 namespace nb = nanobind;
 

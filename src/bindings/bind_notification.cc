@@ -3,7 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/bind.h"
-#include "bindings/convert.h"
+#include "bindings/convert/convert.h"
 #include "stagelink/notification.h"
 
 namespace nb = nanobind;

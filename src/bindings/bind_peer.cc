@@ -5,13 +5,13 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/bind.h"
-#include "bindings/convert.h"
-#include "bindings/gil.h"
-#include "bindings/py_peer.h"
-#include "bindings/py_region.h"
-#include "bindings/py_session.h"
-#include "bindings/py_transfer.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/gil.h"
+#include "bindings/convert/status_error.h"
+#include "bindings/objects/py_peer.h"
+#include "bindings/objects/py_region.h"
+#include "bindings/objects/py_session.h"
+#include "bindings/objects/py_transfer.h"
 
 namespace nb = nanobind;
 

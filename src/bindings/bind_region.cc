@@ -5,11 +5,11 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/bind.h"
-#include "bindings/convert.h"
-#include "bindings/gil.h"
-#include "bindings/py_engine.h"
-#include "bindings/py_region.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/gil.h"
+#include "bindings/convert/status_error.h"
+#include "bindings/objects/py_engine.h"
+#include "bindings/objects/py_region.h"
 
 namespace nb = nanobind;
 

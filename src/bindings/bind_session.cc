@@ -7,13 +7,13 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings/bind.h"
-#include "bindings/convert.h"
-#include "bindings/gil.h"
-#include "bindings/index_array.h"
-#include "bindings/py_region.h"
-#include "bindings/py_session.h"
-#include "bindings/py_transfer.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/gil.h"
+#include "bindings/convert/index_array.h"
+#include "bindings/convert/status_error.h"
+#include "bindings/objects/py_region.h"
+#include "bindings/objects/py_session.h"
+#include "bindings/objects/py_transfer.h"
 
 namespace nb = nanobind;
 
@@ -160,9 +160,9 @@ template <Operation kOperation>
 void bind_batch(nb::class_<PySession>& type, const char* name, const char* signature,
                 const char* doc) {
   type.def(name, &submit<kOperation>, nb::arg("local_offsets").none(),
-           nb::arg("remote_offsets").none(), nb::arg("sizes").none(), nb::arg("local_regions") = nb::none(),
-           nb::arg("remote_regions") = nb::none(), nb::arg("timeout") = nb::none(),
-           nb::sig(signature), doc);
+           nb::arg("remote_offsets").none(), nb::arg("sizes").none(),
+           nb::arg("local_regions") = nb::none(), nb::arg("remote_regions") = nb::none(),
+           nb::arg("timeout") = nb::none(), nb::sig(signature), doc);
 }
 
 template <Operation kOperation>

@@ -3,8 +3,8 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings/bind.h"
-#include "bindings/convert.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/status_error.h"
 
 namespace nb = nanobind;
 

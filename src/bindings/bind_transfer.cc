@@ -7,10 +7,10 @@
 
 #include "base/deadline.h"
 #include "bindings/bind.h"
-#include "bindings/convert.h"
-#include "bindings/gil.h"
-#include "bindings/py_transfer.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/gil.h"
+#include "bindings/convert/status_error.h"
+#include "bindings/objects/py_transfer.h"
 
 namespace nb = nanobind;
 

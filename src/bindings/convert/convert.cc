@@ -1,4 +1,4 @@
-#include "bindings/convert.h"
+#include "bindings/convert/convert.h"
 
 #include <cmath>
 #include <string>
@@ -8,8 +8,8 @@
 
 #include "base/deadline.h"
 #include "base/text.h"
-#include "bindings/index_array.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/index_array.h"
+#include "bindings/convert/status_error.h"
 
 namespace nb = nanobind;
 

@@ -6,7 +6,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "bindings/python_memory.h"
+#include "bindings/convert/python_memory.h"
 #include "stagelink/engine.h"
 
 namespace stagelink::bindings {

@@ -1,4 +1,4 @@
-#include "bindings/engine_arguments.h"
+#include "bindings/convert/engine_arguments.h"
 
 #include <string>
 #include <string_view>
@@ -8,9 +8,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/convert.h"
-#include "bindings/index_array.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/index_array.h"
+#include "bindings/convert/status_error.h"
 #include "config/engine_config.h"
 
 namespace nb = nanobind;

@@ -1,4 +1,4 @@
-#include "bindings/gil.h"
+#include "bindings/convert/gil.h"
 
 #include <atomic>
 #include <chrono>

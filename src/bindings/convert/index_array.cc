@@ -1,4 +1,4 @@
-#include "bindings/index_array.h"
+#include "bindings/convert/index_array.h"
 
 #include <concepts>
 #include <cstring>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "bindings/status_error.h"
+#include "bindings/convert/status_error.h"
 
 namespace nb = nanobind;
 

@@ -8,7 +8,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "bindings/python_memory.h"
+#include "bindings/convert/python_memory.h"
 #include "stagelink/region.h"
 
 namespace stagelink::bindings {

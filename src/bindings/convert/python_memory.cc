@@ -1,4 +1,4 @@
-#include "bindings/python_memory.h"
+#include "bindings/convert/python_memory.h"
 
 #include <cstdint>
 #include <string>
@@ -12,8 +12,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "bindings/convert.h"
-#include "bindings/status_error.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/status_error.h"
 
 namespace nb = nanobind;
 
