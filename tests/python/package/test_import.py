@@ -10,7 +10,7 @@ import pytest
 import stagelink as sl
 from stagelink import _core, errors
 
-SOURCE = Path(__file__).parents[2]
+SOURCE = Path(__file__).parents[3]
 MODULE = Path(_core.__file__)
 
 

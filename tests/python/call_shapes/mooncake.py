@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from call_shapes_addresses import AddressedEngine
+from call_shapes.addresses import AddressedEngine
 
 import stagelink as sl
 

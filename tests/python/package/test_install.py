@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[2]
+SOURCE = Path(__file__).parents[3]
 PROGRAM = """
 import os, signal
 signal.alarm(60)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from call_shapes_mooncake import TransferEngine as MooncakeEngine
-from call_shapes_mori import EngineDesc, IOEngine, IOEngineConfig, MemoryDesc, StatusCode
-from call_shapes_yuanrong import TransferEngine as YuanrongEngine
+from call_shapes.mooncake import TransferEngine as MooncakeEngine
+from call_shapes.mori import EngineDesc, IOEngine, IOEngineConfig, MemoryDesc, StatusCode
+from call_shapes.yuanrong import TransferEngine as YuanrongEngine
 from child import Child
 
 PEER_OF_ADDRESSES = """
@@ -17,7 +17,7 @@ buffers = [np.full(65536, 10 + i, np.uint8) for i in range(2)]
 
 def test_mooncake_pushes_and_pulls_by_address(child: Callable[..., Child]) -> None:
     peer = child()
-    peer.run("from call_shapes_mooncake import TransferEngine" + PEER_OF_ADDRESSES)
+    peer.run("from call_shapes.mooncake import TransferEngine" + PEER_OF_ADDRESSES)
     assert peer.run("engine.initialize('127.0.0.1', 'P2PHANDSHAKE', 'tcp', '')") == 0
     addresses = peer.run("[b.ctypes.data for b in buffers]")
     assert (
@@ -57,7 +57,7 @@ def test_mooncake_pushes_and_pulls_by_address(child: Callable[..., Child]) -> No
 
 def test_yuanrong_pulls_by_address_and_tells_by_result(child: Callable[..., Child]) -> None:
     peer = child()
-    peer.run("from call_shapes_yuanrong import TransferEngine" + PEER_OF_ADDRESSES)
+    peer.run("from call_shapes.yuanrong import TransferEngine" + PEER_OF_ADDRESSES)
     assert peer.run("engine.initialize('127.0.0.1:0', 'ascend', 'npu:0').is_ok()")
     addresses = peer.run("[b.ctypes.data for b in buffers]")
     assert peer.run("engine.register_memory(buffers[0].ctypes.data, 65536).is_ok()")
@@ -85,7 +85,7 @@ def test_yuanrong_pulls_by_address_and_tells_by_result(child: Callable[..., Chil
 def test_mori_moves_by_descriptors_and_offsets(child: Callable[..., Child]) -> None:
     peer = child()
     peer.run(
-        "from call_shapes_mori import *\n"
+        "from call_shapes.mori import *\n"
         "engine = IOEngine('prefill', IOEngineConfig())\n"
         "cache = np.arange(65536, dtype=np.uint32).reshape(16, -1)\n"
         "memory = engine.register_torch_tensor(cache)\n"

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from call_shapes_addresses import AddressedEngine
+from call_shapes.addresses import AddressedEngine
 
 import stagelink as sl
 
