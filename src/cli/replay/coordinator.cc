@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr auto kStartTimeout = std::chrono::seconds(30);
-constexpr auto kStartPerGiB = std::chrono::seconds(5);  // Memory is touched at the start.
+constexpr auto kStartTimeout = std::chrono::seconds(60);
+constexpr auto kStartPerGiB = std::chrono::seconds(10);  // Memory is touched at the start.
 constexpr auto kStopTimeout = std::chrono::seconds(10);
 constexpr auto kLongestTurn = std::chrono::milliseconds(100);
 constexpr auto kPingInterval = std::chrono::seconds(1);
@@ -75,13 +75,11 @@ Status Coordinator::start(Slot& slot) {
 }
 
 Status Coordinator::wait_ready() {
-  const auto gib = static_cast<int>(plan_.memory_needed() >> 30);
-  const Deadline deadline = Deadline::in(kStartTimeout + gib * kStartPerGiB);
   while (!std::ranges::all_of(slots_, &Slot::ready)) {
     turn(kLongestTurn);
+    watch();
     if (!record_.failures.empty()) return Status(Reason::kPeerLost, record_.failures.front());
     if (InterruptGuard::interrupted()) return {};
-    if (deadline.passed()) return Status(Reason::kTimedOut, "the ranks did not start in time");
   }
   return {};
 }
@@ -231,14 +229,19 @@ void Coordinator::watch() {
   next_ping_ = now + kPingInterval;
   for (Slot& slot : slots_) {
     if (!slot.process) continue;
-    if (now - slot.last_heard > plan_.base.timeout + kSilence) {
+    const auto silent = now - slot.last_heard;
+    if (silent > (slot.ready ? plan_.base.timeout + kSilence : start_timeout())) {
       record_.notes.push_back(fmt::format("{} has been silent for {} s", slot.process->name(),
-                                          (now - slot.last_heard) / std::chrono::seconds(1)));
+                                          silent / std::chrono::seconds(1)));
       slot.process->kill();
     } else if (slot.ready) {
       slot.process->channel().send({{"event", "ping"}});
     }
   }
+}
+
+Duration Coordinator::start_timeout() const {
+  return kStartTimeout + static_cast<int>(plan_.memory_needed() >> 30) * kStartPerGiB;
 }
 
 void Coordinator::hand_out() {

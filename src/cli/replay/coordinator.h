@@ -58,6 +58,7 @@ class Coordinator {
   void bury(Slot& slot, const std::string& ending);
   void restart(Slot& slot);
   void watch();
+  Duration start_timeout() const;
   void hand_out();
   Clock::time_point due_at(uint32_t request) const;
   Duration until_due() const;
