@@ -45,8 +45,9 @@ void CopyLimit::copy_plain(const Picks& picks) noexcept {
 
 void CopyLimit::copy_streaming(const Picks& picks) noexcept {
   for (size_t i = 0; i < picks.sizes.size(); ++i) {
-    kernel_.streaming(to_.bytes().data() + picks.local[i], from_.bytes().data() + picks.remote[i],
-                      picks.sizes[i]);
+    // One by one, as a caller without a batch would; streaming from the first byte on.
+    kernel_.copy(to_.bytes().data() + picks.local[i], from_.bytes().data() + picks.remote[i],
+                 picks.sizes[i]);
   }
   memory::copy_fence();
 }
