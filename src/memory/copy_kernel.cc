@@ -16,8 +16,8 @@ namespace {
 
 constexpr size_t kNever = std::numeric_limits<size_t>::max();
 
-void copy_generic(void* to, const void* from, size_t bytes) noexcept {
-  std::memcpy(to, from, bytes);
+void stream_generic(const CopyPiece* pieces, size_t count) noexcept {
+  for (size_t i = 0; i < count; ++i) std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
 }
 
 // Rows in order of width; which of them run is asked of the processor once.
@@ -28,16 +28,30 @@ struct KernelTable {
   KernelTable() noexcept {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("bmi2")) {
-      rows[count++] = {copy_streaming_avx512, 256, "avx512"};
+      rows[count++] = {stream_avx512, 128, "avx512"};
     }
-    if (__builtin_cpu_supports("avx2")) rows[count++] = {copy_streaming_avx2, 256, "avx2"};
-    rows[count++] = {copy_streaming_sse2, 256, "sse2"};
+    if (__builtin_cpu_supports("avx2")) rows[count++] = {stream_avx2, 256, "avx2"};
+    rows[count++] = {stream_sse2, 256, "sse2"};
 #endif
-    rows[count++] = {copy_generic, kNever, "generic"};
+    rows[count++] = {stream_generic, kNever, "generic"};
   }
 };
 
 }  // namespace
+
+void CopyKernel::copy_small(std::span<const CopyPiece> pieces) noexcept {
+  // Ordinary stores read the destination's lines first, so both sides are asked for in time.
+  constexpr size_t kAhead = 8;
+  const auto prefetch = [](const CopyPiece& piece) {
+    __builtin_prefetch(piece.from, 0, 3);
+    __builtin_prefetch(piece.to, 1, 3);
+  };
+  for (size_t i = 0; i < pieces.size() && i < kAhead; ++i) prefetch(pieces[i]);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (i + kAhead < pieces.size()) prefetch(pieces[i + kAhead]);
+    std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+  }
+}
 
 std::span<const CopyKernel> runnable_copy_kernels() noexcept {
   static const KernelTable table;

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 
 namespace stagelink::memory {
 
-// One range of a batch: `bytes` from `from` to `to`, which do not overlap.
+// One range of a batch: `bytes` from `from` to `to`. The ranges of a batch do not overlap.
 struct CopyPiece {
   void* to;
   const void* from;
@@ -19,49 +19,41 @@ struct CopyPiece {
 //
 // Thread-safety: a value; copies may run at the same time.
 struct CopyKernel {
-  void (*streaming)(void* to, const void* from, size_t bytes) noexcept;
+  void (*stream)(const CopyPiece* pieces, size_t count) noexcept;
   size_t streaming_min_bytes;
   const char* name;  // "avx512", "avx2", "sse2", "generic"
 
   void copy(void* to, const void* from, size_t bytes) const noexcept {
     if (bytes >= streaming_min_bytes) {
-      streaming(to, from, bytes);
+      const CopyPiece piece{to, from, bytes};
+      stream(&piece, 1);
     } else {
       __builtin_memcpy(to, from, bytes);
     }
   }
 
-  // Copies piece_at(0) to piece_at(count - 1) in order, and asks for the beginnings of later pieces
-  // while it copies earlier ones. Scattered pieces miss the TLB and the first cache lines each
-  // time; asked for in time, they are there. piece_at(i) gives a CopyPiece, is called twice for
-  // each i and must be cheap.
+  // Copies piece_at(0) to piece_at(count - 1), in any order. piece_at(i) gives a CopyPiece and is
+  // called once for each i. Much faster than one copy() for each: see copy_x86_batch.inc.
   template <typename PieceAt>
   void copy_many(size_t count, const PieceAt& piece_at) const noexcept {
-    const size_t ahead = std::min(count, kPrefetchPieces);
-    for (size_t i = 0; i < ahead; ++i) prefetch(piece_at(i));
-    for (size_t i = 0; i < count; ++i) {
-      if (i + kPrefetchPieces < count) prefetch(piece_at(i + kPrefetchPieces));
-      const CopyPiece piece = piece_at(i);
-      copy(piece.to, piece.from, piece.bytes);
+    std::array<CopyPiece, kChunk> large;
+    std::array<CopyPiece, kChunk> small;
+    for (size_t at = 0; at < count;) {
+      size_t larges = 0;
+      size_t smalls = 0;
+      for (; at < count && larges < kChunk && smalls < kChunk; ++at) {
+        const CopyPiece piece = piece_at(at);
+        (piece.bytes >= streaming_min_bytes ? large[larges++] : small[smalls++]) = piece;
+      }
+      if (smalls > 0) copy_small({small.data(), smalls});
+      if (larges > 0) stream(large.data(), larges);
     }
   }
 
-  // How many pieces and how many cache lines of each are asked for (docs/memory.md has the
-  // figures).
-  static constexpr size_t kPrefetchPieces = 8;
-  static constexpr size_t kPrefetchLines = 4;
+  static constexpr size_t kChunk = 64;
 
  private:
-  void prefetch(const CopyPiece& piece) const noexcept {
-    constexpr size_t kLine = 64;
-    const size_t bytes = std::min(piece.bytes, kPrefetchLines * kLine);
-    const auto* const from = static_cast<const char*>(piece.from);
-    for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(from + at, 0, 3);
-    if (piece.bytes >= streaming_min_bytes) return;
-    // Ordinary stores read the destination's lines first.
-    const auto* const to = static_cast<const char*>(piece.to);
-    for (size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(to + at, 1, 3);
-  }
+  static void copy_small(std::span<const CopyPiece> pieces) noexcept;
 };
 
 void copy_fence() noexcept;

@@ -45,7 +45,7 @@ TEST_P(EachKernelTest, SmallSizesAtAllAlignmentsCopyExactly) {
     for (size_t to = 0; to < 64; ++to) {
       const size_t from = (to * 7 + bytes) % 64;
       std::fill(target.begin(), target.end(), kCanary);
-      GetParam().streaming(target.data() + 64 + to, source.data() + from, bytes);
+      GetParam().copy(target.data() + 64 + to, source.data() + from, bytes);
       copy_fence();
       const ptrdiff_t wrong = first_wrong(target, 64 + to, source.data() + from, bytes);
       ASSERT_EQ(wrong, -1) << bytes << " bytes to +" << to << " from +" << from;
@@ -64,7 +64,7 @@ TEST_P(EachKernelTest, LargeSizesCopyExactly) {
     const size_t to = random.below(130);
     const size_t from = random.below(700);
     std::fill(target.begin(), target.end(), kCanary);
-    GetParam().streaming(target.data() + to, source.data() + from, bytes);
+    GetParam().copy(target.data() + to, source.data() + from, bytes);
     copy_fence();
     ASSERT_EQ(first_wrong(target, to, source.data() + from, bytes), -1)
         << bytes << " bytes to +" << to << " from +" << from;
@@ -94,10 +94,10 @@ TEST_P(EachKernelTest, TouchesNothingOutsideTheRange) {
   const GuardedPages source;
   const GuardedPages target;
   for (size_t bytes = 0; bytes <= 600; ++bytes) {
-    GetParam().streaming(target.end() - bytes, source.end() - bytes, bytes);
-    GetParam().streaming(target.begin(), source.begin(), bytes);
-    GetParam().streaming(target.begin(), source.end() - bytes, bytes);
-    GetParam().streaming(target.end() - bytes, source.begin(), bytes);
+    GetParam().copy(target.end() - bytes, source.end() - bytes, bytes);
+    GetParam().copy(target.begin(), source.begin(), bytes);
+    GetParam().copy(target.begin(), source.end() - bytes, bytes);
+    GetParam().copy(target.end() - bytes, source.begin(), bytes);
   }
   copy_fence();
 }
@@ -138,9 +138,11 @@ INSTANTIATE_TEST_SUITE_P(Kernels, EachKernelTest, testing::ValuesIn(all_kernels(
 
 thread_local size_t streamed_bytes = 0;
 
-void count_streamed(void* to, const void* from, size_t bytes) noexcept {
-  std::memcpy(to, from, bytes);
-  streamed_bytes += bytes;
+void count_streamed(const CopyPiece* pieces, size_t count) noexcept {
+  for (size_t i = 0; i < count; ++i) {
+    std::memcpy(pieces[i].to, pieces[i].from, pieces[i].bytes);
+    streamed_bytes += pieces[i].bytes;
+  }
 }
 
 TEST(CopyKernelTest, StreamsFromTheThresholdOn) {
@@ -155,18 +157,27 @@ TEST(CopyKernelTest, StreamsFromTheThresholdOn) {
   EXPECT_EQ(streamed_bytes, 100U);
 }
 
-TEST(CopyKernelTest, BatchCopiesEachPieceOnce) {
-  const CopyKernel kernel{count_streamed, 1, "counting"};
-  const std::vector<uint8_t> source = numbered(100);
-  for (size_t count = 0; count <= 3 * CopyKernel::kPrefetchPieces; ++count) {
-    std::vector<uint8_t> target(100);
+TEST(CopyKernelTest, BatchStreamsLargePiecesAndCopiesSmallOnesOnceEach) {
+  constexpr size_t kSmall = 3;
+  constexpr size_t kLarge = 5;
+  const CopyKernel kernel{count_streamed, kLarge, "counting"};
+  const std::vector<uint8_t> source = numbered(4000);
+  for (size_t count = 0; count <= 3 * CopyKernel::kChunk; ++count) {
+    std::vector<uint8_t> target(4000, kCanary);
+    std::vector<uint8_t> expected = target;
+    std::vector<int> asked(count);
     streamed_bytes = 0;
+    size_t larges = 0;
     kernel.copy_many(count, [&](size_t i) {
-      return CopyPiece{target.data() + i, source.data() + i, 1};
+      ++asked[i];
+      const size_t bytes = i % 7 < count % 8 ? kLarge : kSmall;
+      larges += bytes == kLarge;
+      std::copy_n(source.data() + i, bytes, expected.data() + i * 10);
+      return CopyPiece{target.data() + i * 10, source.data() + i, bytes};
     });
-    EXPECT_EQ(streamed_bytes, count);
-    EXPECT_TRUE(
-        std::equal(target.begin(), target.begin() + static_cast<ptrdiff_t>(count), source.begin()));
+    ASSERT_EQ(streamed_bytes, larges * kLarge) << count;
+    ASSERT_EQ(target, expected) << count;
+    ASSERT_EQ(std::count(asked.begin(), asked.end(), 1), static_cast<ptrdiff_t>(count));
   }
 }
 
