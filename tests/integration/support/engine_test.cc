@@ -1,0 +1,84 @@
+#include "integration/support/engine_test.h"
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include <unistd.h>
+
+namespace stagelink::test {
+namespace {
+
+uint64_t seed_of_environment() {
+  const char* const text = std::getenv("STAGELINK_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 0) : random_u64() >> 32;
+}
+
+}  // namespace
+
+std::vector<std::byte> bytes_of(std::string_view text) {
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+EngineTest::EngineTest() : seed_(seed_of_environment()) {
+  std::string name = ::testing::TempDir() + "sl-test-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp: " + name);
+  runtime_dir_ = name;
+}
+
+EngineTest::~EngineTest() {
+  std::error_code ignored;
+  std::filesystem::remove_all(runtime_dir_, ignored);
+}
+
+void EngineTest::SetUp() {
+  std::printf("STAGELINK_SEED=%" PRIu64 "\n", seed_);
+  gauges_.emplace(runtime_dir_);
+}
+
+void EngineTest::TearDown() { EXPECT_EQ("", gauges_->difference()); }
+
+EngineOptions EngineTest::options(const std::string& name) const {
+  EngineOptions options;
+  options.name = name;
+  options.runtime_dir = runtime_dir_;
+  options.heartbeat_interval = 100ms;
+  return options;
+}
+
+std::string path_name(const ::testing::TestParamInfo<Path>& info) {
+  return info.param == Path::kShm ? "Shm" : "Unix";
+}
+
+EngineOptions PathTest::reader_options(const std::string& name) const {
+  EngineOptions reader = options(name);
+  reader.transports = {path() == Path::kShm ? "shm" : "unix"};
+  return reader;
+}
+
+OwnedRegion make_region(OwnerProcess& owner, Path path, uint64_t bytes, Access access) {
+  return path == Path::kShm ? owner.allocate(bytes, access) : owner.register_memory(bytes, access);
+}
+
+Link::Link(const EngineOptions& reader, const EngineOptions& owner_options, Path path,
+           uint64_t bytes)
+    : owner(owner_options),
+      remote(make_region(owner, path, bytes)),
+      memory(bytes),
+      engine(must(Engine::create(reader))),
+      local(must(engine->register_memory(memory.data(), memory.size()))),
+      peer(must(engine->connect(owner.descriptor()))),
+      session(new_session()) {}
+
+Session Link::new_session() {
+  const std::array<const Region*, 1> own = {&local};
+  return must(peer.session(own, std::span(&remote.desc, 1)));
+}
+
+}  // namespace stagelink::test
