@@ -15,7 +15,9 @@ if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
   if(STAGELINK_CCACHE)
     # Without the folder in the hash, build folders share what they have compiled.
     set(CMAKE_CXX_COMPILER_LAUNCHER
-      ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1 ${STAGELINK_CCACHE})
+      ${CMAKE_COMMAND} -E env CCACHE_NOHASHDIR=1
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${STAGELINK_CCACHE})
   endif()
 endif()
 
@@ -29,6 +31,7 @@ target_compile_options(stagelink_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Woverloaded-virtual
   -Wimplicit-fallthrough -Wcast-align -Wformat=2 -Wno-missing-field-initializers
   -fno-omit-frame-pointer
+  $<$<AND:$<BOOL:${STAGELINK_PCH}>,$<CXX_COMPILER_ID:Clang>>:SHELL:-Xclang -fno-pch-timestamp>
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety -Wthread-safety-beta -Wno-sign-conversion>
   $<$<BOOL:${STAGELINK_WERROR}>:-Werror>)
 target_compile_definitions(stagelink_options INTERFACE $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)

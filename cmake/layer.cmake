@@ -20,6 +20,7 @@ function(stagelink_layer name)
   set(scope PUBLIC)
   if(sources)
     add_library(${target} STATIC ${sources})
+    stagelink_precompile(${target})
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
@@ -37,6 +38,21 @@ function(stagelink_layer name)
     list(APPEND headers ${public})
   endif()
   stagelink_header_check(${target} "${headers}")
+endfunction()
+
+# Layers are compiled with equal flags and share the first one's precompiled headers. The presets dev
+# and release do without, so that a missing #include is found.
+function(stagelink_precompile target)
+  if(NOT STAGELINK_PCH)
+    return()
+  endif()
+  if(TARGET stagelink_base AND NOT target STREQUAL "stagelink_base")
+    target_precompile_headers(${target} REUSE_FROM stagelink_base)
+  else()
+    target_precompile_headers(${target} PRIVATE
+      <algorithm> <array> <atomic> <chrono> <deque> <functional> <map> <memory> <mutex> <optional>
+      <span> <string> <string_view> <thread> <vector> <fmt/format.h>)
+  endif()
 endfunction()
 
 function(stagelink_header_check target headers)
