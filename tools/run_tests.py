@@ -11,6 +11,7 @@ import argparse
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -68,17 +69,23 @@ def run_and_watch(
     words = [str(word) for word in command]
     print("+", " ".join(words), flush=True)
     seen = False
+    # A session of its own, so that everything it has started can be stopped.
     process = subprocess.Popen(
         words, cwd=ROOT, env=os.environ | environment, text=True, errors="replace",
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
-    timer = threading.Timer(STEP_TIMEOUT_S, process.kill)
+    timer = threading.Timer(STEP_TIMEOUT_S, os.killpg, (process.pid, signal.SIGKILL))
     timer.start()
-    assert process.stdout is not None
-    for line in process.stdout:
-        seen = seen or (unwanted is not None and unwanted in line)
-        print(line, end="", flush=True)
-    timer.cancel()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            seen = seen or (unwanted is not None and unwanted in line)
+            print(line, end="", flush=True)
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    finally:
+        timer.cancel()
     return process.wait() == 0 and not seen
 
 
