@@ -31,14 +31,18 @@ class Planner {
 
   Status add(size_t position, const Range& range) {
     if (range.bytes == 0) return Status();
-    if (range.local != local_index_) SL_TRY(enter_local(position, range.local));
+    if (local_ == nullptr || range.local != local_index_) {
+      SL_TRY(enter_local(position, range.local));
+    }
     // Written so that no sum can wrap.
     if (range.bytes > local_->bytes || range.local_offset > local_->bytes - range.bytes) {
       return out_of_bounds(position, range, "local", range.local_offset, local_->bytes);
     }
     std::byte* const local = local_->base + range.local_offset;
     if (view_.by_address) return add_by_address(position, range, local);
-    if (range.remote != remote_index_) SL_TRY(enter_remote(position, range.remote));
+    if (remote_ == nullptr || range.remote != remote_index_) {
+      SL_TRY(enter_remote(position, range.remote));
+    }
     if (range.bytes > remote_->desc.bytes ||
         range.remote_offset > remote_->desc.bytes - range.bytes) {
       return out_of_bounds(position, range, "remote", range.remote_offset, remote_->desc.bytes);
