@@ -17,9 +17,9 @@ from ._core import (
     RegionDesc,
     Session,
     Transfer,
-    __version__,
     capabilities,
 )
+from ._core import version as __version__
 from .errors import (
     AlreadyExists,
     Busy,
