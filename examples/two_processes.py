@@ -29,11 +29,11 @@ if __name__ == "__main__":
         # Offsets and sizes are in bytes. One batch moves many ranges and has one completion.
         session.read([0, 4096, 8192], [7 * 4096, 3 * 4096, 5 * 4096], 4096).wait(timeout="5s")
         print("decode: read blocks", mine[:3, 0])
-        mine[3] = 42
-        write = session.write(3 * 4096, 9 * 4096, 4096)  # Returns at once.
-        peer.notify(b"block 9 is there", after=write)  # Never seen before the bytes of the write.
-        write.wait(timeout="5s")
         try:
             session.read(0, 1 << 20, 4096)  # Past the end of the peer's pool.
         except sl.InvalidArgument as error:
             print("decode: refused:", error.code, error.scope, error.reason)
+        mine[3] = 42
+        write = session.write(3 * 4096, 9 * 4096, 4096)  # Returns at once.
+        peer.notify(b"block 9 is there", after=write)  # Never seen before the bytes of the write.
+        write.wait(timeout="5s")

@@ -10,7 +10,7 @@ NB_MODULE(_core, m) {
   // What is alive at interpreter exit is closed by the exit handler of bind_engine.cc; a report on
   // stderr about objects that the interpreter itself keeps until the end would only alarm.
   nanobind::set_leak_warnings(false);
-  m.attr("__version__") = stagelink::kVersion;
+  m.attr("version") = stagelink::kVersion;
   bind_status(m);
   bind_capabilities(m);
   bind_notification(m);

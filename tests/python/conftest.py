@@ -20,7 +20,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from child import Child  # noqa: E402
 
-SOURCE = Path(__file__).parents[2]
 SETTLE_S = 5.0
 
 faulthandler.enable()
