@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include "base/runtime_dir.h"
+
 namespace stagelink::test {
 namespace {
 
@@ -42,7 +44,10 @@ void EngineTest::SetUp() {
   gauges_.emplace(runtime_dir_);
 }
 
-void EngineTest::TearDown() { EXPECT_EQ("", gauges_->difference()); }
+void EngineTest::TearDown() {
+  reclaim_dead_entries(runtime_dir_);  // Of killed children; the next engine would do it.
+  EXPECT_EQ("", gauges_->difference());
+}
 
 EngineOptions EngineTest::options(const std::string& name) const {
   EngineOptions options;
