@@ -90,7 +90,7 @@ Status FrameReceiver::end_payload(Handler& handler) {
   const bool collect = target_.collect;
   target_ = {};
   if (!collect) return {};
-  const Status status = handler.on_payload(header_, {collected_.data(), collected_got_});
+  Status status = handler.on_payload(header_, {collected_.data(), collected_got_});
   if (collected_.capacity() > kKeptBytes) collected_ = {};
   return status;
 }
