@@ -155,10 +155,11 @@ std::vector<Row> make_rows(const Regions& regions) {
   return rows;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+double quantile(std::vector<double> values, double share) {
+  const auto at =
+      values.begin() + static_cast<ptrdiff_t>(share * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
 }
 
 void measure(const Work& work, int repetitions, std::vector<Row>& rows) {
@@ -179,15 +180,18 @@ void measure(const Work& work, int repetitions, std::vector<Row>& rows) {
 }
 
 void print(const Work& work, const std::vector<Row>& rows) {
-  const double limit = median(rows[0].micros);
-  const double streaming = median(rows[1].micros);
   const auto bytes = static_cast<double>(work.block_bytes * work.blocks);
   fmt::print("\n{} B x {}\n", work.block_bytes, work.blocks);
-  fmt::print("  {:<40}{:>10}{:>8}{:>8}{:>8}\n", "row", "p50 us", "GB/s", "ratio", "nt");
+  fmt::print("  {:<40}{:>10}{:>8}{:>8}{:>8}{:>11}{:>8}\n", "row", "p50 us", "GB/s", "ratio", "nt",
+             "p15 ratio", "nt");
   for (const Row& row : rows) {
-    const double p50 = median(row.micros);
-    fmt::print("  {:<40}{:>10.1f}{:>8.2f}{:>8.2f}{:>8.2f}\n", row.name, p50, bytes / p50 / 1e3,
-               limit / p50, streaming / p50);
+    const auto against = [&](size_t reference, double share) {
+      return quantile(rows[reference].micros, share) / quantile(row.micros, share);
+    };
+    const double p50 = quantile(row.micros, 0.5);
+    fmt::print("  {:<40}{:>10.1f}{:>8.2f}{:>8.2f}{:>8.2f}{:>11.2f}{:>8.2f}\n", row.name, p50,
+               bytes / p50 / 1e3, against(0, 0.5), against(1, 0.5), against(0, 0.15),
+               against(1, 0.15));
   }
 }
 
