@@ -12,10 +12,14 @@ namespace stagelink {
 // Thread-safety: a value.
 class Deadline {
  public:
-  static Deadline in(Duration timeout) noexcept {
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline in(Duration timeout) noexcept { return after(Clock::now(), timeout); }
+  // For a caller that has just looked at the clock.
+  static Deadline after(Clock::time_point now, Duration timeout) noexcept {
     if (timeout < Duration::zero()) timeout = Duration::zero();
     if (timeout > kLongest) timeout = kLongest;
-    return Deadline(Clock::now() + timeout);
+    return Deadline(now + timeout);
   }
   static Deadline earlier(Deadline a, Deadline b) noexcept { return a.at_ < b.at_ ? a : b; }
 
@@ -34,7 +38,6 @@ class Deadline {
   static constexpr Duration kLongest = std::chrono::hours(24 * 365);
 
  private:
-  using Clock = std::chrono::steady_clock;
   explicit Deadline(Clock::time_point at) noexcept : at_(at) {}
   Clock::time_point at_;
 };

@@ -216,7 +216,7 @@ std::vector<std::shared_ptr<PeerState>> EngineCore::peers() const {
 
 void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
   for (TransferState* state : transfers_.active()) {
-    if (state->peer() == &peer && state->phase() == TransferPhase::kRunning) state->end_early(why);
+    if (&state->peer() == &peer && state->phase() == TransferPhase::kRunning) state->end_early(why);
     state->unref();
   }
 }

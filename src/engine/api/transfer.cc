@@ -26,7 +26,10 @@ Status Transfer::wait(Duration timeout) {
   return state_->wait(Deadline::in(timeout));
 }
 
-Status Transfer::wait() { return wait(Deadline::kLongest); }
+Status Transfer::wait() {
+  if (state_->forked()) return forked_status("the transfer");
+  return state_->wait_to_deadline();
+}
 
 TransferPhase Transfer::poll(Duration timeout) {
   if (state_->forked()) return TransferPhase::kFailed;

@@ -107,7 +107,8 @@ Status SessionState::set_off(TransferState& state, const View& view, transport::
   EngineCore& core = peer_->core();
   if (timeout == Duration::zero()) timeout = core.options().transfer_timeout;
   TransferState::Setup setup;
-  setup.deadline = Deadline::in(timeout);
+  setup.started = Deadline::Clock::now();
+  setup.deadline = Deadline::after(setup.started, timeout);
   if (!state.plan().posted_items.empty()) {
     // Connected already, but for the first batch after a cut.
     auto stream = peer_->stream(
@@ -115,8 +116,6 @@ Status SessionState::set_off(TransferState& state, const View& view, transport::
     if (!stream.ok()) return stream.status();
     setup.poster = *std::move(stream);
   }
-  setup.core = peer_->core_ptr();
-  setup.peer = peer_;
   setup.view = view;
   setup.direction = direction;
   state.prepare(std::move(setup));
@@ -161,6 +160,7 @@ void SessionState::adopt(std::unique_ptr<SessionView> next) {
     next->posted_refs.push_back({remote.desc.index, remote.desc.generation});
     mapped = mapped || remote.mapping != nullptr;
   }
+  next->peer = peer_;
   if (mapped) next->copier = peer_->core().make_copier(*peer_, std::move(guards));
   if (next->by_address) next->index_addresses();
   View old = std::move(next);

@@ -14,6 +14,8 @@
 
 namespace stagelink::engine {
 
+class PeerState;
+
 struct LocalRegion {
   std::shared_ptr<memory::RegionRecord> record;  // Null: deregistered since.
   std::byte* base = nullptr;
@@ -37,6 +39,7 @@ struct RemoteRegion {
 // What a session works with at one moment. Immutable; transfers keep the view that they were
 // planned on. When a region goes, the session gets a new view without it.
 struct SessionView {
+  std::shared_ptr<PeerState> peer;
   bool by_address = false;
   std::vector<LocalRegion> locals;
   std::vector<RemoteRegion> remotes;

@@ -26,14 +26,17 @@ TransferState::TransferState(TransferPool& pool) noexcept : pool_(pool) {}
 
 void TransferState::prepare(Setup setup) {
   setup_ = std::move(setup);
-  fork_token_ = setup_.core->fork_token();
+  fork_token_ = core().fork_token();
+  // Relaxed: nobody else sees the state before start() publishes it.
+  constexpr auto kRelaxed = std::memory_order_relaxed;
   total_bytes_all_ = plan_.copy_bytes + plan_.posted_bytes;
-  phase_.store(word(TransferPhase::kRunning));
-  next_slice_.store(0);
-  slices_done_.store(0);
-  failed_.store(false);
-  attended_cpu_.store(-1);
-  parts_left_.store((plan_.slices() != 0 ? 1U : 0U) + (plan_.posted_items.empty() ? 0U : 1U));
+  phase_.store(word(TransferPhase::kRunning), kRelaxed);
+  next_slice_.store(0, kRelaxed);
+  slices_done_.store(0, kRelaxed);
+  failed_.store(false, kRelaxed);
+  attended_cpu_.store(-1, kRelaxed);
+  parts_left_.store((plan_.slices() != 0 ? 1U : 0U) + (plan_.posted_items.empty() ? 0U : 1U),
+                    kRelaxed);
   items = plan_.posted_items;
   remote_regions = setup_.view->posted_refs;
   direction = setup_.direction;
@@ -56,10 +59,9 @@ Status TransferState::start() {
     }
     ++pinned;
   }
-  auto& metrics = setup_.core->metrics();
+  auto& metrics = core().metrics();
   metrics.add(metrics::Counter::kTransfersStarted);
   metrics.add(metrics::Gauge::kTransfersInFlight, 1);
-  started_ = std::chrono::steady_clock::now();
   ref();  // The batch's own.
   // From here on the engine may end the batch early.
   active_.store(true);
@@ -70,22 +72,23 @@ Status TransferState::start() {
   }
   if (posted) setup_.poster->post(*this);
   if (plan_.slices() == 0) return Status();
-  if (plan_.copy_bytes <= setup_.core->options().inline_bytes) {
+  if (plan_.copy_bytes <= core().options().inline_bytes) {
     while (run_slice()) {
     }
   } else {
-    setup_.core->copies().offer(*this);
+    core().copies().offer(*this);
   }
   return Status();
 }
 
 Status TransferState::wait(const Deadline& until) {
+  if (phase() != TransferPhase::kRunning) return status();
   const Deadline limit = Deadline::earlier(until, setup_.deadline);
   attend(limit);
   sleep_until_ended(limit);
   if (phase() == TransferPhase::kRunning) {
     end_early(Status(Reason::kTimedOut, "transfer of " + std::to_string(total_bytes_all_) +
-                                            " bytes with peer " + setup_.peer->name() +
+                                            " bytes with peer " + peer().name() +
                                             " did not end before its deadline"));
     while (phase() == TransferPhase::kRunning) {
       sleep_until_ended(Deadline::in(kCancelGrace));
@@ -104,10 +107,10 @@ TransferPhase TransferState::poll(const Deadline& until) {
     return phase();
   }
   // With nobody else to copy, looking must make progress.
-  if (!setup_.core->copies().helps()) run_slice();
+  if (!core().copies().helps()) run_slice();
   attend(until);
   if (!until.passed()) sleep_until_ended(Deadline::earlier(until, setup_.deadline));
-  if (slices_left()) setup_.core->copies().offer(*this);
+  if (slices_left()) core().copies().offer(*this);
   return phase();
 }
 
@@ -120,7 +123,7 @@ TransferPhase TransferState::cancel() {
 
 void TransferState::detach() {
   if (phase() != TransferPhase::kRunning || !slices_left()) return;
-  if (!setup_.core->copies().enqueue(*this)) attend(setup_.deadline);
+  if (!core().copies().enqueue(*this)) attend(setup_.deadline);
 }
 
 TransferPhase TransferState::phase() const noexcept {
@@ -128,9 +131,12 @@ TransferPhase TransferState::phase() const noexcept {
 }
 
 Status TransferState::status() const {
+  if (phase() == TransferPhase::kSucceeded) return Status();
   MutexLock lock(mutex_);
   return failure_;
 }
+
+EngineCore& TransferState::core() const noexcept { return peer().core(); }
 
 bool TransferState::forked() const noexcept { return ForkGuard::forked(fork_token_); }
 
@@ -152,7 +158,7 @@ Status TransferState::notify_after(std::shared_ptr<PeerState> peer,
   }
   if (!pending) return peer->notify(outcome, payload);
   // The caller may now wait for an answer instead of for this batch.
-  if (slices_left()) setup_.core->copies().enqueue(*this);
+  if (slices_left()) core().copies().enqueue(*this);
   return Status();
 }
 
@@ -161,7 +167,7 @@ void TransferState::look_after() {
   if (overdue()) {
     end_early(Status(Reason::kTimedOut, "the transfer did not end before its deadline"));
   } else if (slices_left() && attended_cpu() < 0) {
-    setup_.core->copies().enqueue(*this);
+    core().copies().enqueue(*this);
   }
 }
 
@@ -254,10 +260,10 @@ void TransferState::finish() {
 }
 
 void TransferState::count_outcome(const Status& outcome) {
-  auto& metrics = setup_.core->metrics();
+  auto& metrics = core().metrics();
   metrics.add(metrics::Gauge::kTransfersInFlight, -1);
   if (!outcome.ok()) {
-    setup_.core->report("transfer with peer " + setup_.peer->name(), outcome);
+    core().report("transfer with peer " + peer().name(), outcome);
     return;
   }
   metrics.add(metrics::Counter::kTransfersSucceeded);
@@ -266,7 +272,7 @@ void TransferState::count_outcome(const Status& outcome) {
               total_bytes_all_);
   if (plan_.copy_bytes != 0) metrics.add(metrics::Counter::kShmBytes, plan_.copy_bytes);
   if (plan_.posted_bytes != 0) metrics.add(metrics::Counter::kStreamBytes, plan_.posted_bytes);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - setup_.started;
   metrics.observe(metrics::Histogram::kTransferSeconds, took.count());
   metrics.observe(metrics::Histogram::kTransferBytes, static_cast<double>(total_bytes_all_));
 }

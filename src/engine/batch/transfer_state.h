@@ -40,11 +40,10 @@ class TransferState final : public transport::PostedRequest {
   // --- Set up by the submitter, who holds the only reference. ---
   Plan& plan() noexcept { return plan_; }
   struct Setup {
-    std::shared_ptr<EngineCore> core;
-    std::shared_ptr<PeerState> peer;
-    std::shared_ptr<const SessionView> view;
+    std::shared_ptr<const SessionView> view;             // Keeps the peer and the engine.
     std::shared_ptr<transport::PostedTransport> poster;  // Null unless the plan has posted items.
     transport::Direction direction = transport::Direction::kRead;
+    std::chrono::steady_clock::time_point started;
     Deadline deadline = Deadline::in(Duration::zero());
   };
   void prepare(Setup setup);
@@ -53,6 +52,7 @@ class TransferState final : public transport::PostedRequest {
 
   // --- For handles. ---
   Status wait(const Deadline& until);
+  Status wait_to_deadline() { return wait(setup_.deadline); }
   TransferPhase poll(const Deadline& until);
   TransferPhase cancel();
   TransferPhase phase() const noexcept;
@@ -69,7 +69,7 @@ class TransferState final : public transport::PostedRequest {
   void end_early(Status why) SL_EXCLUDES(mutex_);
   // Called by the engine's timer: a batch that nobody waits for goes on, and ends at its deadline.
   void look_after();
-  const PeerState* peer() const noexcept { return setup_.peer.get(); }
+  PeerState& peer() const noexcept { return *setup_.view->peer; }
   // One slice on this thread. False if none is left to start.
   bool run_slice();
   bool slices_left() const noexcept {
@@ -96,6 +96,7 @@ class TransferState final : public transport::PostedRequest {
     std::vector<std::byte> payload;
   };
 
+  EngineCore& core() const noexcept;
   void attend(const Deadline& until);
   void sleep_until_ended(const Deadline& until);
   void record_failure(Status why) SL_EXCLUDES(mutex_);
@@ -115,7 +116,6 @@ class TransferState final : public transport::PostedRequest {
   Plan plan_;
   uint64_t total_bytes_all_ = 0;
   uint64_t fork_token_ = 0;
-  std::chrono::steady_clock::time_point started_;
 
   std::atomic<uint32_t> phase_{0};  // TransferPhase; futex.
   std::atomic<uint32_t> sleepers_{0};

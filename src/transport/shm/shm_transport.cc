@@ -73,9 +73,9 @@ void ShmTransport::move_bytes(std::span<const CopyItem> items, Direction directi
     });
   }
   memory::copy_fence();
-  // The loads of the copy come before the second check of the rows, also on weakly ordered
+  // Acquire: the loads of the copy come before those of the second check, also on weakly ordered
   // processors.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_acquire);
 }
 
 }  // namespace stagelink::transport
