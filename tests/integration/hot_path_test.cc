@@ -7,6 +7,7 @@
 #include <cstring>
 #include <ctime>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -43,7 +44,7 @@ constexpr uint32_t kInlineMark = 3;
 EngineOptions quiet_options(const char* name) {
   EngineOptions options;
   options.name = name;
-  options.heartbeat_interval = std::chrono::minutes(5);
+  options.heartbeat_interval = std::chrono::minutes(1);
   return options;
 }
 
@@ -242,6 +243,29 @@ std::optional<CountedBatches> count_calls_on_one_core(const Owner& owner) {
   }
   ::munmap(shared, 4096);
   return batches;
+}
+
+TEST(HotPathTest, CountersSeeWhatTheyCount) {
+  if (!test::calls_are_counted()) GTEST_SKIP() << "nothing is counted under a sanitizer";
+  const test::CallCounts before = test::call_counts();
+  std::mutex mutex;
+  mutex.lock();
+  mutex.unlock();
+  std::vector<int> numbers(1000);
+  const test::CallCounts after = test::call_counts();
+  EXPECT_EQ(after.locks - before.locks, 1U);
+  EXPECT_EQ(after.allocations - before.allocations, numbers.size() / 1000);
+
+  const auto run = test::run_traced(
+      [] {
+        test::mark(kFewMark);
+        const pid_t parent = ::getppid();
+        test::mark(0);
+        return parent > 0 ? 0 : 1;
+      },
+      kChildSeconds);
+  if (!run) GTEST_SKIP() << "this system does not let a process trace its child";
+  EXPECT_EQ(run->total(kFewMark), 1U) << run->list(kFewMark);
 }
 
 TEST(HotPathTest, BatchMakesNoSystemCall) {

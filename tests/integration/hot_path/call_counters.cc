@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstddef>
 
+#include <dlfcn.h>
 #include <pthread.h>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -32,7 +33,6 @@ void* __libc_malloc(size_t bytes);                      // NOLINT(bugprone-reser
 void* __libc_calloc(size_t count, size_t bytes);        // NOLINT(bugprone-reserved-identifier)
 void* __libc_realloc(void* memory, size_t bytes);       // NOLINT(bugprone-reserved-identifier)
 void* __libc_memalign(size_t alignment, size_t bytes);  // NOLINT(bugprone-reserved-identifier)
-int __pthread_mutex_lock(pthread_mutex_t* mutex);       // NOLINT(bugprone-reserved-identifier)
 
 #define SL_TEST_EXPORT __attribute__((visibility("default")))
 
@@ -64,7 +64,15 @@ SL_TEST_EXPORT int posix_memalign(void** memory, size_t alignment, size_t bytes)
 
 SL_TEST_EXPORT int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   locks.fetch_add(1, std::memory_order_relaxed);
-  return __pthread_mutex_lock(mutex);
+  // glibc does not let programs link to its own name for this one.
+  using Lock = int (*)(pthread_mutex_t*);
+  static std::atomic<Lock> next{nullptr};
+  Lock lock = next.load(std::memory_order_relaxed);  // All who look it up find the same.
+  if (lock == nullptr) {
+    lock = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+    next.store(lock, std::memory_order_relaxed);
+  }
+  return lock(mutex);
 }
 }
 
