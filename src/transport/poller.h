@@ -43,6 +43,7 @@ class Poller {
   static Result<std::unique_ptr<Poller>> create();
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
+  ~Poller() = default;
 
   // Level-triggered unless the events say otherwise. Errors: limit (nofile or the watch limit).
   Status add(int fd, uint32_t epoll_events, PollHandler* handler);

@@ -13,6 +13,8 @@ namespace stagelink::wire {
 
 inline constexpr uint64_t kTableMagic = 0x31656c6261546c53;  // "SlTable1"
 
+// Padded: words that are written often have cache lines of their own.
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 struct TableHeader {
   uint64_t magic;
   uint16_t version_major;

@@ -106,6 +106,7 @@ class StreamChannel final : public PostedTransport,
     RequestQueue() = default;
     RequestQueue(const RequestQueue&) = delete;
     RequestQueue& operator=(const RequestQueue&) = delete;
+    ~RequestQueue() = default;
   };
 
   StreamChannel(Poller& poller, UniqueFd fd, Owner& owner) noexcept;
