@@ -23,7 +23,7 @@ CODE_SUFFIXES = {".h", ".cc", ".py"}
 ENGINE_HEADERS = {"engine.h", "peer.h", "session.h", "transfer.h"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-USING_NAMESPACE = re.compile(r"^\s*using\s+namespace\b", re.MULTILINE)
+USING_NAMESPACE = re.compile(r"^\s*using\s+namespace\s+(?!std::\w*literals)", re.MULTILINE)
 
 
 def layers() -> list[str]:
