@@ -25,8 +25,8 @@ constexpr auto kPingInterval = std::chrono::seconds(1);
 constexpr auto kSilence = std::chrono::seconds(20);
 
 // The sockets and counters of ranks that were killed.
-void remove_traces() {
-  for (const std::string& dir : runtime_dir_candidates({})) {
+void remove_traces(const std::string& runtime_dir) {
+  for (const std::string& dir : runtime_dir_candidates(runtime_dir)) {
     if (reclaim_dead_entries(dir) > 0) remove_if_empty(dir);
   }
 }
@@ -51,12 +51,14 @@ Coordinator::Coordinator(const RunPlan& plan) : plan_(plan) {
 }
 
 Result<RunRecord> Coordinator::run(Progress& progress) {
+  SL_ASSIGN(const auto options, plan_.base.engine_options());
+  runtime_dir_ = options.runtime_dir;
   const InterruptGuard guard;
   const Status started = start_all();
   if (started.ok() && !InterruptGuard::interrupted()) serve(progress);
   progress.clear();
   stop_all();
-  remove_traces();
+  remove_traces(runtime_dir_);
   if (!started.ok()) return started;
   record_.interrupted = InterruptGuard::interrupted();
   return std::move(record_);
@@ -149,7 +151,7 @@ void Coordinator::take(Slot& slot, const Json& event) {
   } else if (event.at("event") == "failed") {
     const auto what =
         fmt::format("{}: {}", slot.process->name(), event.at("message").get<std::string>());
-    // A rank that could not even start will not do so the next time.
+    slot.failed_to_start = !slot.ready;
     if (slot.ready) {
       record_.notes.push_back(what);
     } else {
@@ -188,28 +190,33 @@ void Coordinator::on_end(Slot& slot) {
     if (!ended_well) fail(fmt::format("{} {}", name, ending));
     return;
   }
-  bury(slot, fmt::format("{} {}", name, ending));
-  if (slot.restarts >= plan_.base.retries || begun_ == Clock::time_point()) {
+  bury(slot);
+  // One that could not even start will not do so the next time.
+  if (slot.restarts >= plan_.base.retries || slot.failed_to_start) {
     fail(fmt::format("{} {}, and is not started again", name, ending));
     aborted_ = true;
     return;
   }
+  record_.notes.push_back(fmt::format("{} {}, and was started again", name, ending));
   restart(slot);
 }
 
 // Tells the others, and takes back the requests of a dead rank.
-void Coordinator::bury(Slot& slot, const std::string& ending) {
-  record_.notes.push_back(ending);
+void Coordinator::bury(Slot& slot) {
   record_.errors[std::string(reason_name(Reason::kPeerLost))] += 1;
-  remove_traces();
+  remove_traces(runtime_dir_);
   if (!slot.is_decode()) return;
-  for (Slot& other : slots_) {
-    if (other.is_decode() || !other.process) continue;
-    other.process->channel().send({{"event", "peer_gone"}, {"rank", slot.config.rank}});
-  }
+  announce_gone(slot);
   while (!slot.open.empty()) {
     slot.queued.push_front(slot.open.back());
     slot.open.pop_back();
+  }
+}
+
+void Coordinator::announce_gone(const Slot& decode) {
+  for (Slot& other : slots_) {
+    if (other.is_decode() || !other.process) continue;
+    other.process->channel().send({{"event", "peer_gone"}, {"rank", decode.config.rank}});
   }
 }
 
@@ -283,7 +290,10 @@ Duration Coordinator::until_due() const {
 
 void Coordinator::stop_all() {
   stopping_ = true;
-  // Decode first, so that no one loses a peer that it still speaks to.
+  // Decode first, and prefill knows before, so that no one misses a peer.
+  for (const Slot& slot : slots_) {
+    if (slot.is_decode()) announce_gone(slot);
+  }
   stop(Role::kDecode);
   stop(Role::kPrefill);
 }

@@ -34,7 +34,8 @@ class Coordinator {
     RankConfig config;
     std::unique_ptr<RankProcess> process;
     bool ready = false;
-    std::string descriptor;  // Hex; of its present life.
+    bool failed_to_start = false;  // And said why.
+    std::string descriptor;        // Hex; of its present life.
     Clock::time_point last_heard;
     uint32_t restarts = 0;
     std::deque<uint32_t> queued;  // Requests for this decode rank, in order.
@@ -54,8 +55,9 @@ class Coordinator {
   void take(Slot& slot, const nlohmann::json& event);
   void on_ready(Slot& slot, const nlohmann::json& event);
   void introduce(const Slot& prefill, Slot& decode);
+  void announce_gone(const Slot& decode);
   void on_end(Slot& slot);
-  void bury(Slot& slot, const std::string& ending);
+  void bury(Slot& slot);
   void restart(Slot& slot);
   void watch();
   Duration start_timeout() const;
@@ -68,6 +70,7 @@ class Coordinator {
   const RunPlan& plan_;
   std::vector<Slot> slots_;
   RunRecord record_;
+  std::string runtime_dir_;
   bool aborted_ = false;  // A rank cannot be replaced.
   bool stopping_ = false;
   Clock::time_point begun_;

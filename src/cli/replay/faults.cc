@@ -2,38 +2,42 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 
 namespace stagelink::cli::replay {
 namespace {
 
 // How many faults of each kind to expect in a run, if nothing else bounds them.
-constexpr double kDrops = 6;
+constexpr double kDrops = 4;
 constexpr double kDelays = 60;
-constexpr double kCuts = 6;
-constexpr double kFlips = 20;
-// The share of the largest request's attempts that may fail by drops and cuts.
-constexpr double kMaxFailing = 0.25;
+constexpr double kCuts = 4;
+constexpr double kFlips = 12;
+// The share of the largest request's attempts that may fail by drops, and by cuts.
+constexpr double kMaxFailing = 0.1;
 constexpr double kMillion = 1e6;
 constexpr auto kTimeout = std::chrono::seconds(3);
 
-uint32_t ppm(double events, double units, double max_ppm) {
-  const double rate = std::min(events / units * kMillion, max_ppm);
-  return static_cast<uint32_t>(std::clamp(rate, 1.0, kMillion));
+// The engine draws once for each slice.
+double slices(uint64_t blocks, const RankConfig& config) {
+  const uint64_t bytes = blocks * config.layout.block_bytes();
+  return std::ceil(static_cast<double>(bytes) / static_cast<double>(EngineOptions{}.slice_bytes));
+}
+
+uint32_t ppm(double rate) {
+  return static_cast<uint32_t>(std::clamp(rate * kMillion, 1.0, kMillion));
 }
 
 }  // namespace
 
 void set_faults(uint64_t seed, const WorkloadSize& size, RankConfig& config) {
   if (seed == 0) return;
-  // The engine draws once for each slice; a piece is at most a slice in most layouts.
-  const double pieces = static_cast<double>(size.distinct_blocks) * config.layout.planes();
-  const double largest = static_cast<double>(size.largest) * config.layout.planes();
-  const double max_ppm = kMaxFailing / 2 / largest * kMillion;
+  const double all = slices(size.distinct_blocks, config);
+  const double largest = slices(size.largest, config);
   config.fault_seed = seed;
-  config.fault_drop_ppm = ppm(kDrops, pieces, max_ppm);
-  config.fault_cut_ppm = ppm(kCuts, pieces, max_ppm);
-  config.fault_delay_ppm = ppm(kDelays, pieces, kMillion);
-  config.fault_flip_ppm = ppm(kFlips, pieces, kMillion);
+  config.fault_drop_ppm = ppm(std::min(kDrops / all, kMaxFailing / largest));
+  config.fault_cut_ppm = ppm(std::min(kCuts / all, kMaxFailing / largest));
+  config.fault_delay_ppm = ppm(kDelays / all);
+  config.fault_flip_ppm = ppm(kFlips / all);
   config.timeout = kTimeout;
 }
 

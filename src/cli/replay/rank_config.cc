@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "config/engine_config.h"
+
 namespace stagelink::cli::replay {
 
 using Json = nlohmann::json;
@@ -17,8 +19,8 @@ std::string_view name_of(Verify verify) noexcept {
   return verify == Verify::kFull ? "full" : verify == Verify::kSample ? "sample" : "off";
 }
 
-EngineOptions RankConfig::engine_options() const {
-  EngineOptions options;
+Result<EngineOptions> RankConfig::engine_options() const {
+  SL_ASSIGN(auto options, config::load_engine_options({}));
   options.name = fmt::format("replay-{}-{}", name_of(role), rank);
   options.transports = transports;
   options.transfer_timeout = timeout;

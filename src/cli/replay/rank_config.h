@@ -46,7 +46,8 @@ struct RankConfig {
 
   // The side that asks the engine to move bytes, and so may use private memory.
   bool initiates() const noexcept { return (role == Role::kDecode) == (mode == Mode::kRead); }
-  EngineOptions engine_options() const;
+  // Those of the user's environment and configuration file, but for what the run decides.
+  Result<EngineOptions> engine_options() const;
 };
 
 nlohmann::json to_json(const RankConfig& config);

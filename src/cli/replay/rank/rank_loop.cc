@@ -92,7 +92,8 @@ Status work(const RankContext& context, Rank& rank) {
 }
 
 Status live(const RankConfig& config, ControlChannel& parent) {
-  SL_ASSIGN(const auto engine, Engine::create(config.engine_options()));
+  SL_ASSIGN(const auto options, config.engine_options());
+  SL_ASSIGN(const auto engine, Engine::create(options));
   SL_ASSIGN(auto pool, PoolMemory::create(*engine, config));
   const RankContext context{config, *engine, pool, parent};
   SL_ASSIGN(auto rank, make_rank(context));

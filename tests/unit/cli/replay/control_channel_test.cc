@@ -18,8 +18,7 @@ class ControlChannelTest : public ::testing::Test {
     channel_.emplace(UniqueFd(ends[0]));
   }
   void write(const std::string& text) {
-    ASSERT_EQ(::write(other_.get(), text.data(), text.size()),
-              static_cast<ssize_t>(text.size()));
+    ASSERT_EQ(::write(other_.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
   UniqueFd other_;
   std::optional<ControlChannel> channel_;

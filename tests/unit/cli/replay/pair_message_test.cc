@@ -67,8 +67,7 @@ TEST(PairMessageTest, ReadyDoneAndFailedComeBack) {
   EXPECT_EQ(std::get<ReadyPart>(ready.body).records[0].checksum, 0x1122334455667788U);
   EXPECT_EQ(std::get<ReadyPart>(ready.body).records[0].block, 5U);
   EXPECT_TRUE(std::holds_alternative<Done>(round_trip({1, 1, Done{}}).body));
-  EXPECT_EQ(std::get<Failed>(round_trip({1, 1, Failed{Reason::kBusy}}).body).reason,
-            Reason::kBusy);
+  EXPECT_EQ(std::get<Failed>(round_trip({1, 1, Failed{Reason::kBusy}}).body).reason, Reason::kBusy);
 }
 
 TEST(PairMessageTest, AShortOrLongMessageIsRefused) {

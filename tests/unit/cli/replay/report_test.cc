@@ -88,9 +88,9 @@ TEST_F(ReportTest, EventsOfRanksAreTaken) {
 }
 
 TEST_F(ReportTest, TheJsonHasTheKeysThatScriptsRead) {
-  for (const char* key : {"transport", "mode", "requests", "blocks", "bytes", "verified_blocks",
-                          "wrong_blocks", "lost_requests", "errors", "gb_per_s", "ratio_to_limit",
-                          "p50_us", "p99_us"}) {
+  for (const char* key :
+       {"transport", "mode", "requests", "blocks", "bytes", "verified_blocks", "wrong_blocks",
+        "lost_requests", "errors", "gb_per_s", "ratio_to_limit", "p50_us", "p99_us"}) {
     EXPECT_TRUE(json().contains(key)) << key;
   }
 }

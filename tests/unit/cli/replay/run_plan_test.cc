@@ -96,14 +96,25 @@ TEST(RunPlanTest, FaultsAreOffWithoutASeed) {
   EXPECT_GT(plan.base.fault_cut_ppm, 0U);
 }
 
-TEST(FaultsTest, TheLargestRequestGetsThroughMoreOftenThanNot) {
+TEST(FaultsTest, TheLargestRequestFailsOnceInFiveAttempts) {
   RankConfig config;
   WorkloadSize size;
   size.distinct_blocks = 160'000;
   size.largest = 8000;
   set_faults(1, size, config);
-  const double pieces = size.largest * config.layout.planes();
-  EXPECT_LE(pieces * (config.fault_drop_ppm + config.fault_cut_ppm) / 1e6, 0.5);
+  const double slices = 8000.0 * 2 * 32 / 256;  // Two pieces of 32 KiB a block.
+  EXPECT_LE(slices * (config.fault_drop_ppm + config.fault_cut_ppm) / 1e6, 0.2);
+  EXPECT_GE(slices * (config.fault_drop_ppm + config.fault_cut_ppm) / 1e6, 0.1);
+}
+
+TEST(FaultsTest, ATinyWorkloadSeesFaultsToo) {
+  RankConfig config;
+  WorkloadSize size;
+  size.distinct_blocks = 100;
+  size.largest = 20;
+  set_faults(1, size, config);
+  EXPECT_GE(config.fault_flip_ppm, 100'000U);
+  EXPECT_LE(config.fault_flip_ppm, 1'000'000U);
 }
 
 TEST(RankConfigTest, ComesBackFromItsJson) {

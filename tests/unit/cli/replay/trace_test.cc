@@ -93,8 +93,8 @@ TEST(TraceTest, InputLengthIsBoundedOnBothSides) {
 
 TEST(TraceReaderTest, ReadsToTheEndWithBlankLinesAndNoLastNewline) {
   const TempDir dir;
-  auto reader = TraceReader::open(
-      dir.write("t.jsonl", std::string(kGood) + "\n\n" + kGood + "\r\n" + kGood));
+  auto reader =
+      TraceReader::open(dir.write("t.jsonl", std::string(kGood) + "\n\n" + kGood + "\r\n" + kGood));
   ASSERT_TRUE(reader.ok());
   for (int i = 0; i < 3; ++i) {
     auto request = reader->next();

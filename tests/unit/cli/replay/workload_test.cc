@@ -54,9 +54,8 @@ TEST(WorkloadTest, MeasureNamesTheLargestRequest) {
 
 TEST(WorkloadTest, ATraceIsReadUpToTheLimit) {
   const TempDir dir;
-  const std::string line =
-      R"({"timestamp":0,"input_length":1,"output_length":0,"hash_ids":[0]})"
-      "\n";
+  const std::string line = R"({"timestamp":0,"input_length":1,"output_length":0,"hash_ids":[0]})"
+                           "\n";
   const std::string path = dir.write("t.jsonl", line + line + line);
   EXPECT_EQ((*load_trace(path, 2)).requests.size(), 2U);
   EXPECT_EQ((*load_trace(path, 0)).requests.size(), 3U);
