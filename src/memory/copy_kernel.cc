@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "memory/copy_x86.h"
+#include "memory/copy_x86/kernels.h"
 
 #if defined(__x86_64__)
 #include <emmintrin.h>

@@ -33,7 +33,7 @@ struct CopyKernel {
   }
 
   // Copies piece_at(0) to piece_at(count - 1), in any order. piece_at(i) gives a CopyPiece and is
-  // called once for each i. Much faster than one copy() for each: see copy_x86_batch.inc.
+  // called once for each i. Much faster than one copy() for each: see copy_x86/batch.inc.
   template <typename PieceAt>
   void copy_many(size_t count, const PieceAt& piece_at) const noexcept {
     std::array<CopyPiece, kChunk> large;

@@ -8,7 +8,7 @@
 
 // The copy kernels for x86-64, one file each, compiled for their instructions alone: callers ask
 // the processor first. Each handles any alignment and any size. What they share is in
-// copy_x86_batch.inc.
+// copy_x86/batch.inc.
 namespace stagelink::memory {
 
 inline constexpr size_t kCacheLine = 64;

@@ -1,4 +1,4 @@
-#include "memory/copy_x86.h"
+#include "memory/copy_x86/kernels.h"
 
 #if defined(__x86_64__)
 
@@ -30,6 +30,6 @@ inline __attribute__((always_inline)) void copy_part(std::byte* to, const std::b
 }  // namespace
 }  // namespace stagelink::memory
 
-#include "memory/copy_x86_batch.inc"
+#include "memory/copy_x86/batch.inc"
 
 #endif  // __x86_64__
