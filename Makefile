@@ -27,8 +27,10 @@ quick-test: ## The same without sanitizers and fuzzing
 	@python3 tools/run_tests.py --quick
 
 bench: ## Measure every case that has a target, and the peers on the same work (takes minutes)
-	@tools/setup.sh build
-	@cmake --preset release $(CMAKE_QUIET) -DSTAGELINK_BENCH=ON
+	@tools/setup.sh test
+	@tools/venv.sh
+	@cmake --preset release $(CMAKE_QUIET) -DSTAGELINK_BENCH=ON -DSTAGELINK_PYTHON=ON \
+	  -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
 	@cmake --build --preset release
 	@$(MAKE) -f bench/bench.mk run
 

@@ -37,6 +37,8 @@ def suite_table(rows: list[Row]) -> str:
         unit = "" if row["unit"] == "x" else " " + row["unit"]
         sign = "≥" if row["relation"] == ">=" else "≤"
         holds = "yes" if row["holds"] else "**no**"
+        if not row["holds"] and "limit" in row:
+            holds += f"; streaming memcpy: {figure(row['limit'])} ×"
         measured = figure(row["value"]) + (" ×" if row["unit"] == "x" else unit)
         target = f"{sign} {figure(row['target'])}" + (" ×" if row["unit"] == "x" else unit)
         lines.append(f"| `{row['case']}` | {measured} | {target} | {holds} |")

@@ -11,8 +11,13 @@ import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-import stagelink as sl
+try:
+    import stagelink as sl
+except ImportError:  # Not installed: the one that was built beside the command.
+    sys.path.append(str(Path(__file__).resolve().parent.parent / "build" / "release" / "python"))
+    import stagelink as sl
 
 REGION = 1 << 20
 READS = 20_000

@@ -9,6 +9,11 @@ namespace stagelink::cli::bench {
 
 namespace {
 
+std::string verdict(const CaseResult& row) {
+  if (row.holds()) return "yes";
+  return row.limit ? fmt::format("no (streaming memcpy: {:.3f})", *row.limit) : "no";
+}
+
 const char* relation_of(Goal goal) noexcept { return goal == Goal::kAtLeast ? ">=" : "<="; }
 
 }  // namespace
@@ -40,6 +45,7 @@ std::string rows_as_json(std::span<const CaseResult> rows) {
                     {"relation", relation_of(row.goal)},
                     {"target", row.target},
                     {"holds", row.holds()}});
+    if (row.limit) list.back()["limit"] = *row.limit;
   }
   return list.dump(2);
 }
@@ -49,7 +55,7 @@ std::string rows_as_table(std::span<const CaseResult> rows) {
       fmt::format("{:<24}{:>12} {:<6}{:>14}  {}\n", "case", "value", "unit", "to reach", "holds");
   for (const CaseResult& row : rows) {
     out += fmt::format("{:<24}{:>12.3f} {:<6}{:>3}{:>11.3f}  {}\n", row.name, row.value, row.unit,
-                       relation_of(row.goal), row.target, row.holds() ? "yes" : "no");
+                       relation_of(row.goal), row.target, verdict(row));
   }
   return out;
 }

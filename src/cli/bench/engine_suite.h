@@ -14,7 +14,8 @@ namespace stagelink::cli::bench {
 // together with its name; the rows so far stay in `context`.
 Status run_engine_suite(SuiteContext& context);
 
-// A list of {"case", "value", "unit", "relation", "target", "holds"}.
+// A list of {"case", "value", "unit", "relation", "target", "holds"}, with "limit" where a row has
+// one.
 std::string rows_as_json(std::span<const CaseResult> rows);
 std::string rows_as_table(std::span<const CaseResult> rows);
 

@@ -36,6 +36,15 @@ TEST(SuiteReportTest, JsonIsAListOfRowsWithTheirVerdict) {
   EXPECT_EQ(json[1]["holds"], false);
 }
 
+TEST(SuiteReportTest, LimitIsShownWhereARowHasOne) {
+  std::vector<CaseResult> rows = {row(Goal::kAtLeast, 20, 30), row(Goal::kAtLeast, 20, 30)};
+  rows[1].limit = 21.5;
+  const auto json = nlohmann::json::parse(rows_as_json(rows));
+  EXPECT_FALSE(json[0].contains("limit"));
+  EXPECT_DOUBLE_EQ(json[1]["limit"].get<double>(), 21.5);
+  EXPECT_NE(rows_as_table(rows).find("streaming memcpy: 21.5"), std::string::npos);
+}
+
 TEST(SuiteReportTest, NoRowsAreAnEmptyList) { EXPECT_EQ(rows_as_json({}), "[]"); }
 
 TEST(SuiteTest, UnknownGroupIsRefusedWithTheNamesThatExist) {

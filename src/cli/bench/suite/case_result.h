@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace stagelink::cli::bench {
@@ -13,6 +14,9 @@ struct CaseResult {
   std::string unit;  // "x" for ratios.
   Goal goal = Goal::kAtLeast;
   double target = 0;
+  // The value that streaming memcpy within one process would give in the engine's place, where the
+  // target was set on another machine's peer. A target beyond it cannot be reached here.
+  std::optional<double> limit = std::nullopt;
 
   bool holds() const noexcept { return goal == Goal::kAtLeast ? value >= target : value <= target; }
 };

@@ -58,15 +58,18 @@ Status run_case(SuiteContext& context, const PeerCase& item) {
   }
   SL_ASSIGN(Rig* const rig, context.rig());
   SL_ASSIGN(Session* const session, rig->session(LocalMemory::kPrivate));
+  SL_ASSIGN(CopyLimit* const limit, context.limit());
   SL_ASSIGN(const Measurement measured,
-            measure(item.shape, {Rig::contender(*session, Op::kRead)}, context.measure_options()));
+            measure(item.shape, {Rig::contender(*session, Op::kRead), limit->streaming()},
+                    context.measure_options()));
   SuiteContext::warn_if_disturbed(item.name, measured);
   SL_TRY(rig->verify(Op::kRead, LocalMemory::kPrivate, item.shape));
   context.add({.name = item.name,
                .value = *theirs_us / measured.median_us(0),
                .unit = "x",
                .goal = Goal::kAtLeast,
-               .target = item.target});
+               .target = item.target,
+               .limit = *theirs_us / measured.median_us(1)});
   return Status();
 }
 
