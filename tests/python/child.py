@@ -73,6 +73,7 @@ class Child:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # Until all of its threads have stopped.
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)

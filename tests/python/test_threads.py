@@ -60,7 +60,7 @@ def test_others_run_while_a_transfer_is_awaited(child: Callable[..., Child]) -> 
 
 
 def test_others_run_while_a_transfer_copies(engine: sl.Engine, other: sl.Engine) -> None:
-    size = 256 << 20
+    size = 64 << 20
     pool, theirs = engine.allocate(size), other.allocate(size)
     session = engine.connect(other.descriptor()).session(pool, theirs.descriptor())
     with Counter() as counter:

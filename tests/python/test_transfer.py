@@ -176,23 +176,6 @@ def test_a_descriptor_of_another_engine_is_incompatible(link: Link) -> None:
         link.peer.session(local=[link.pool], remote=[link.pool.descriptor()])
 
 
-def test_a_transfer_that_failed_says_so_every_time(link: Link) -> None:
-    values = bytearray(1 << 16)
-    region = link.other.register(values)
-    session = link.peer.session(local=[link.pool], remote=[region.descriptor()])
-    region.deregister()
-    try:
-        xfer = session.read(0, 0, 64)
-    except sl.Error:
-        return  # Refused at submission: there is no handle to ask.
-    for _ in range(2):
-        with pytest.raises(sl.Error) as caught:
-            xfer.wait("5s")
-    assert xfer.phase == "failed"
-    assert type(xfer.error) is type(caught.value)
-    assert xfer.cancel() == "failed"
-
-
 def test_waiting_past_the_timeout_cancels(child: Callable[..., Child]) -> None:
     peer = child()
     peer.run("engine = sl.Engine()\nregion = engine.register(bytearray(1 << 20))")
@@ -204,9 +187,11 @@ def test_waiting_past_the_timeout_cancels(child: Callable[..., Child]) -> None:
         peer.stop()
         try:
             xfer = session.read(0, 0, 1 << 20)
-            with pytest.raises(sl.TimedOut):
-                xfer.wait(0.2)
-            assert (xfer.phase, xfer.error.code if xfer.error else "") == ("failed", "timed_out")
+            for _ in range(2):  # It says so every time.
+                with pytest.raises(sl.TimedOut):
+                    xfer.wait(0.2)
+            assert (xfer.phase, type(xfer.error)) == ("failed", sl.TimedOut)
+            assert xfer.cancel() == "failed"
             with pytest.raises(sl.TimedOut):
                 session.read(0, 0, 1 << 20, timeout="100ms").wait()
             assert session.read(0, 0, 1 << 20).cancel() == "failed"
