@@ -102,7 +102,8 @@ void add_suite(CLI::App& app, int& exit_code) {
   command->add_option("--python", args->options.python,
                       "Python with the stagelink package (default: .venv, then python3)");
   command->add_option("--scripts", args->options.scripts_dir, "The folder bench/ of the sources");
-  command->add_option("--trace", args->options.trace, "Trace of the replay (default: built in)");
+  command->add_option("--trace", args->options.trace,
+                      "Trace of the replay (default: ../shared/data, if it is there)");
   command->add_flag("--no-pin", args->no_pin, "Leave the choice of cores to the kernel");
   command->add_flag("--strict", args->strict, "Exit with 1 if a case does not hold");
   command->add_flag("--json", args->json, "Print a JSON list");

@@ -14,15 +14,19 @@ namespace {
 
 constexpr double kRatioTarget = 0.8;
 constexpr double kSecondsTarget = 120;
+constexpr const char* kTrace = "../shared/data/mooncake_conversation_trace.jsonl";
 constexpr auto kTimeout = std::chrono::seconds(300);
 
-Status run_replay(SuiteContext& context, const char* mode, const std::string& name) {
-  std::vector<std::string> words = {context.exe(), "replay", "--requests",  "200",
-                                    "--verify",    "full",   "--transport", "shm",
-                                    "--mode",      mode,     "--json"};
-  if (!context.options().trace.empty()) {
-    words.insert(words.end(), {"--trace", context.options().trace});
-  }
+struct Replay {
+  std::string trace;
+  const char* mode;
+  std::string name;
+};
+
+Status run_replay(SuiteContext& context, const Replay& replay) {
+  const std::vector<std::string> words = {
+      context.exe(), "replay",      "--trace", replay.trace, "--requests", "200",   "--verify",
+      "full",        "--transport", "shm",     "--mode",     replay.mode,  "--json"};
   const double start_us = now_us();
   SL_ASSIGN(const std::string output, run_child(words, kTimeout));
   const double seconds = (now_us() - start_us) * 1e-6;
@@ -33,12 +37,12 @@ Status run_replay(SuiteContext& context, const char* mode, const std::string& na
   if (json.value("wrong_blocks", 1) != 0 || json.value("lost_requests", 1) != 0) {
     return Status(Reason::kCorrupt, "replay moved a wrong block or lost a request");
   }
-  context.add({.name = name,
+  context.add({.name = replay.name,
                .value = json["ratio_to_limit"].get<double>(),
                .unit = "x",
                .goal = Goal::kAtLeast,
                .target = kRatioTarget});
-  context.add({.name = name + "-seconds",
+  context.add({.name = replay.name + "-seconds",
                .value = seconds,
                .unit = "s",
                .goal = Goal::kAtMost,
@@ -49,9 +53,15 @@ Status run_replay(SuiteContext& context, const char* mode, const std::string& na
 }  // namespace
 
 Status run_replay_group(SuiteContext& context) {
+  std::string trace = context.options().trace;
+  if (trace.empty()) trace = context.beside_sources(kTrace, "");
+  if (trace.empty()) {
+    SuiteContext::leave_out("replay", "there is no trace; --trace names one");
+    return Status();
+  }
   context.drop_rig();  // Its gigabytes are not needed any more.
-  SL_TRY(run_replay(context, "read", "replay"));
-  return run_replay(context, "write", "replay-write");
+  SL_TRY(run_replay(context, {trace, "read", "replay"}));
+  return run_replay(context, {trace, "write", "replay-write"});
 }
 
 }  // namespace stagelink::cli::bench

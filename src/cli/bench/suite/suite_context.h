@@ -21,7 +21,7 @@ struct SuiteOptions {
   std::string peers_python;  // Interpreter that has the peers; empty: looked for.
   std::string python;        // Interpreter that has the stagelink package; empty: looked for.
   std::string scripts_dir;   // The folder bench/ of the sources; empty: looked for.
-  std::string trace;         // For the replay; empty: its built-in workload.
+  std::string trace;         // For the replay; empty: looked for.
 };
 
 // What the groups of a suite share: the two processes, the limit, and the rows so far.
