@@ -18,12 +18,10 @@ build: ## Build build/release/stagelink
 
 test: ## Run every test: C++, Python, sanitizers, a short fuzz run, tree checks
 	@tools/setup.sh test
-	@tools/venv.sh
 	@python3 tools/run_tests.py
 
 quick-test: ## The same without sanitizers and fuzzing
 	@tools/setup.sh test
-	@tools/venv.sh
 	@python3 tools/run_tests.py --quick
 
 bench: ## Measure every case that has a target, and the peers on the same work (takes minutes)

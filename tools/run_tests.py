@@ -90,7 +90,8 @@ def run_and_watch(
 
 
 def python_side() -> bool:
-    return (ROOT / "cmake" / "python.cmake").exists()
+    """True if the virtual environment was made: without it there is no Python module."""
+    return (ROOT / ".venv" / "requirements.sha256").exists()
 
 
 def build(preset: str, *targets: str, options: tuple[str, ...] = ()) -> bool:
@@ -120,7 +121,14 @@ def step_shape(tally: Tally) -> None:
     tally.add("shape of the tree", run(sys.executable, "tools/check_shape.py"))
 
 
+def step_venv(tally: Tally) -> None:
+    tally.add("virtual environment for the Python side", run("tools/venv.sh"))
+
+
 def step_python_lint(tally: Tally) -> None:
+    if not python_side():
+        tally.leave_out("python lint", "there is no virtual environment")
+        return
     tally.add("python lint", run("tools/lint_python.sh"))
 
 
@@ -140,8 +148,8 @@ def step_docs(tally: Tally) -> None:
 
 def step_python(tally: Tally) -> None:
     tests = ROOT / "tests" / "python"
-    if not python_side() or not any(tests.glob("test_*.py")):
-        tally.leave_out("pytest", "there is no Python side in this tree")
+    if not python_side():
+        tally.leave_out("pytest", "there is no virtual environment")
         return
     report = BUILD / "release" / "pytest.xml"
     report.unlink(missing_ok=True)
@@ -240,6 +248,7 @@ def main() -> int:
     steps: list[tuple[str, Callable[[Tally], None]]] = [
         ("shape", step_shape),
         ("docs", step_docs),
+        ("venv", step_venv),
         ("release", step_release),
         ("python", step_python),
         ("python lint", step_python_lint),
