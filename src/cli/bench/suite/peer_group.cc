@@ -36,7 +36,8 @@ Result<double> peer_us(const SuiteContext& context, const PeerCase& item) {
   const std::string python =
       chosen.empty() ? context.beside_sources("build/peers-venv/bin/python", "") : chosen;
   if (python.empty()) {
-    return Status(Reason::kNotFound, "build/peers-venv does not exist; make bench-peers makes it");
+    return Status(Reason::kNotFound,
+                  "there is no build/peers-venv; make -f bench/bench.mk peers makes it");
   }
   SL_ASSIGN(const std::string output,
             run_child({python, *script, "--block", std::to_string(item.shape.block_bytes),
