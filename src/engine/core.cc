@@ -199,9 +199,12 @@ Status EngineCore::call_on_loop(std::function<Status()> work, const Deadline& de
   return call->status;
 }
 
-void EngineCore::add_peer(std::shared_ptr<PeerState> peer) {
+Status EngineCore::add_peer(std::shared_ptr<PeerState> peer) {
   MutexLock lock(peers_mutex_);
+  // close() sets closed_ before it looks at peers_: it sees this peer, or this sees that it closes.
+  SL_TRY(usable());
   peers_.push_back(std::move(peer));
+  return Status();
 }
 
 void EngineCore::remove_peer(const PeerState& peer) {
@@ -222,7 +225,14 @@ void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
 }
 
 void EngineCore::greet(UniqueFd fd, const wire::Hello& hello) {
-  if (hello.role == wire::Role::kData) return stream_host_->serve(std::move(fd), hello);
+  if (hello.role == wire::Role::kData) {
+    if (connected(hello.instance)) return stream_host_->serve(std::move(fd), hello);
+    // Counted, and bounded, with its control connection.
+    const Status alone(Reason::kPermission, "a data connection without a control connection");
+    metrics_->add(metrics::Counter::kHandshakesRefused);
+    report("hello from " + hello.name, alone);
+    return acceptor_->refuse(fd.get(), alone);
+  }
   if (inbound_.size() >= options_.max_peers) {
     const Status full(Reason::kTooManyPeers,
                       "option max_peers allows " + std::to_string(options_.max_peers));
@@ -236,7 +246,14 @@ void EngineCore::greet(UniqueFd fd, const wire::Hello& hello) {
 }
 
 void EngineCore::remove_inbound(const InboundPeer& peer) {
+  const InstanceId instance = peer.instance();
   std::erase_if(inbound_, [&](const auto& other) { return other.get() == &peer; });
+  if (!connected(instance)) stream_host_->drop(instance);
+}
+
+bool EngineCore::connected(InstanceId instance) const {
+  return std::any_of(inbound_.begin(), inbound_.end(),
+                     [&](const auto& peer) { return peer->instance() == instance; });
 }
 
 void EngineCore::pause_accepting() noexcept {

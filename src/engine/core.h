@@ -83,7 +83,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
                                                         std::vector<transport::GuardedRow> guards);
 
   // --- Peers. ---
-  void add_peer(std::shared_ptr<PeerState> peer) SL_EXCLUDES(peers_mutex_);
+  // Errors: invalid_state (closed).
+  Status add_peer(std::shared_ptr<PeerState> peer) SL_EXCLUDES(peers_mutex_);
   void remove_peer(const PeerState& peer) SL_EXCLUDES(peers_mutex_);
   void end_transfers_of(const PeerState& peer, const Status& why);
   // Progress loop only.
@@ -96,6 +97,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   Status start();
   Duration tick();
   void greet(UniqueFd fd, const wire::Hello& hello);
+  bool connected(InstanceId instance) const;
   void retry_retired() SL_EXCLUDES(retired_mutex_);
   Status wait_for_readers(const memory::RegionRecord& record, uint64_t epoch,
                           const Deadline& deadline);

@@ -145,14 +145,16 @@ void EngineCore::shut_down_loop() {
   if (loop_ == nullptr) return;
   // Connections live on the loop; they say goodbye and go there.
   loop_->run([this] {
+    for (const auto& peer : peers()) peer->let_go(/*force=*/true);
     for (const auto& peer : inbound_) peer->say_bye();
     inbound_.clear();
     if (stream_host_ != nullptr) stream_host_->close();
     if (acceptor_ != nullptr) acceptor_->stop();
   });
   loop_->stop();
+  std::vector<std::shared_ptr<PeerState>> last;  // Destroyed without the lock.
   MutexLock lock(peers_mutex_);
-  peers_.clear();
+  last.swap(peers_);
 }
 
 }  // namespace stagelink::engine

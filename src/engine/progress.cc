@@ -74,6 +74,7 @@ void ProgressLoop::run(std::function<void()> work) {
       return;
     }
   }
+  const std::lock_guard late(late_mutex_);
   work();
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "base/mutex.h"
@@ -29,7 +30,7 @@ class ProgressLoop {
   void stop();
 
   // Hands `work` to the loop thread, in order. Slow paths only: it allocates. After stop() there is
-  // nothing left to take turns with, and `work` runs on the caller's thread.
+  // nothing left to take turns with, and `work` runs on the caller's thread, one work at a time.
   void run(std::function<void()> work) SL_EXCLUDES(mutex_);
   // The next tick comes soon instead of when it was due.
   void hurry() noexcept;
@@ -45,6 +46,7 @@ class ProgressLoop {
   std::thread thread_;
   Mutex mutex_;
   bool ended_ SL_GUARDED_BY(mutex_) = false;
+  std::recursive_mutex late_mutex_;  // Held by late work, which may hand over more.
 };
 
 }  // namespace stagelink::engine

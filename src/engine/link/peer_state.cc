@@ -36,8 +36,8 @@ Status PeerState::attach(const Deadline& deadline) {
         auto control = transport::FrameConnection::create(self->core_->loop().poller(),
                                                           std::move(self->link_.control), *self);
         if (!control.ok()) return control.status();
+        SL_TRY(self->core_->add_peer(self));
         self->control_ = *std::move(control);
-        self->core_->add_peer(self);
         return Status();
       },
       deadline);
@@ -202,6 +202,7 @@ std::vector<std::shared_ptr<SessionState>> PeerState::sessions() {
 }
 
 bool PeerState::tick(bool heartbeat_due) {
+  if (lost_.load()) return !let_go(/*force=*/false);
   // Held by the engine's list and by the caller of tick() only: nobody can use it any more.
   if (handle_released_.load() && weak_from_this().use_count() <= 2) {
     lose(Status(Reason::kClosed, "the peer is no longer used here"));
@@ -239,10 +240,18 @@ void PeerState::lose(const Status& why) {
   core_->end_transfers_of(*this, why);
   for (const auto& session : sessions()) session->drop_all();
   drop_stream();
-  core_->loop().run([self = shared_from_this()] {
-    self->control_.reset();
-    self->core_->remove_peer(*self);
-  });
+  core_->loop().run([self = shared_from_this()] { self->let_go(/*force=*/false); });
+}
+
+bool PeerState::let_go(bool force) {
+  // Sequentially consistent, after lost_ was set: see ShmTransport::copy().
+  if (!force && !lanes_.idle()) {
+    core_->loop().hurry();
+    return false;
+  }
+  control_.reset();
+  core_->remove_peer(*this);
+  return true;
 }
 
 Status PeerState::on_frame(transport::FrameConnection& from, const wire::FrameHeader& header,

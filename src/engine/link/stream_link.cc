@@ -60,9 +60,11 @@ Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
   auto link = std::make_shared<StreamLink>(peer);
   auto handed = std::make_shared<UniqueFd>(std::move(fd));
   SL_TRY(peer->core().call_on_loop(
-      [link, handed] {
-        link->open(std::move(*handed));
-        return Status();
+      [link, handed, peer]() -> Status {
+        Status usable = peer->core().usable();
+        // Once closed, nobody would end the channel.
+        if (usable.ok()) link->open(std::move(*handed));
+        return usable;
       },
       deadline));
   if (peer->core().faults() == nullptr) return std::shared_ptr<transport::PostedTransport>(link);
@@ -94,6 +96,10 @@ void StreamHost::serve(UniqueFd fd, const wire::Hello& hello) {
                             Deadline::in(kAnswerTimeout));
   const Status served = answered.ok() ? server_->serve(std::move(fd), hello.instance) : answered;
   if (!served.ok()) core_.report("data connection of " + hello.name, served);
+}
+
+void StreamHost::drop(InstanceId peer) {
+  if (server_ != nullptr) server_->drop(peer);
 }
 
 void StreamHost::add(std::weak_ptr<transport::StreamChannel> channel) {
