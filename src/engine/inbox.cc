@@ -10,6 +10,14 @@
 #include "base/log.h"
 
 namespace stagelink::engine {
+namespace {
+
+// Departed peers whose last messages wait for a program that takes none: the oldest goes first.
+constexpr size_t kMaxDeparted = 256;
+
+bool departed(const std::shared_ptr<InboundRing>& ring) { return ring->departed.load(); }
+
+}  // namespace
 
 InboundRing::InboundRing(InstanceId source, std::string source_name,
                          memory::SharedPages page) noexcept
@@ -46,6 +54,14 @@ Result<std::unique_ptr<Inbox>> Inbox::create() {
 
 void Inbox::add(std::shared_ptr<InboundRing> ring) {
   MutexLock lock(mutex_);
+  if (std::count_if(rings_.begin(), rings_.end(), departed) >= ptrdiff_t{kMaxDeparted}) {
+    const auto oldest = std::find_if(rings_.begin(), rings_.end(), departed);
+    if (!(*oldest)->empty()) {
+      log_failure("notifications of " + (*oldest)->source_name(),
+                  Status(Reason::kRingFull, "dropped: the peer has gone, and nobody takes them"));
+    }
+    rings_.erase(oldest);
+  }
   rings_.push_back(std::move(ring));
 }
 

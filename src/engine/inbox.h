@@ -21,6 +21,7 @@ class InboundRing {
   wire::PeerPage& page() noexcept { return *page_.at<wire::PeerPage>(); }
   int page_fd() const noexcept { return page_.fd(); }
   void close_page_fd() noexcept { page_.close_fd(); }
+  InstanceId source() const noexcept { return source_; }
   const std::string& source_name() const noexcept { return source_name_; }
 
   // Used by the inbox under its lock.

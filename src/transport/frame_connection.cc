@@ -13,6 +13,9 @@
 namespace stagelink::transport {
 namespace {
 
+// Each holds a place in this process's table of descriptors while it waits.
+constexpr size_t kMaxQueuedFdFrames = 64;
+
 // Batches and their data belong to transport/stream.
 bool is_bulk(wire::FrameType type) noexcept {
   switch (type) {
@@ -60,7 +63,8 @@ Status FrameConnection::send(wire::FrameType type, uint64_t request_id,
                               wire::frame_name(type), payload.size(), fds.size()));
   }
   const size_t frame_bytes = wire::kFrameHeaderBytes + payload.size();
-  if (queued_bytes_ + frame_bytes > kMaxQueuedBytes) {
+  if (queued_bytes_ + frame_bytes > kMaxQueuedBytes ||
+      (!fds.empty() && queue_.size() >= kMaxQueuedFdFrames)) {
     return Status(
         Reason::kRingFull,
         fmt::format("{} bytes wait to be sent to a peer that does not take them", queued_bytes_));

@@ -159,7 +159,9 @@ void Acceptor::accept_from(int listener, bool is_unix) {
     }
     return;
   }
-  if (guests_.size() >= kMaxGuests) {
+  const auto same = std::count_if(guests_.begin(), guests_.end(),
+                                  [&](const auto& guest) { return guest->is_unix() == is_unix; });
+  if (static_cast<size_t>(same) >= kMaxGuests) {
     refuse(fd.get(), Status(Reason::kTooManyPeers, "too many handshakes at once; try again"));
     core_.metrics().add(metrics::Counter::kHandshakesRefused);
     return;

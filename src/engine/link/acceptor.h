@@ -18,7 +18,8 @@ namespace stagelink::engine {
 class EngineCore;
 
 // Accepts connections on the UNIX socket and on the hello listener, and hears their hello. Until
-// then a connection is a Guest: at most kMaxGuests, each with a deadline.
+// then a connection is a Guest: at most kMaxGuests on each, so that strangers on the network do not
+// keep out the peers of this host; each with a deadline.
 //
 // Thread-safety: create() and addresses from any thread; the rest on the progress loop.
 class Acceptor final {

@@ -1,8 +1,12 @@
 #include "engine/link/dial.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
 #include <utility>
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "base/endpoint.h"
@@ -31,9 +35,12 @@ Result<Greeted> greet(const EngineCore& core, int fd, wire::Role role, InstanceI
   hello.host = core.host();
   hello.pid = static_cast<uint32_t>(::getpid());
   hello.name = core.options().name;
-  SL_TRY(transport::send_frame(fd, wire::FrameType::kHello, 0, wire::encode(hello), deadline));
+  const Status sent =
+      transport::send_frame(fd, wire::FrameType::kHello, 0, wire::encode(hello), deadline);
+  // A peer that refuses at once has closed before our hello, and its reason waits to be read.
+  if (!sent.ok() && sent.reason() != Reason::kConnectionCut) return sent;
   auto frame = transport::receive_frame(fd, deadline);
-  if (!frame.ok()) return frame.status();
+  if (!frame.ok()) return sent.ok() ? frame.status() : sent;
   if (frame->header.type == wire::FrameType::kRefuse) {
     auto outcome = wire::decode_outcome(frame->payload);
     if (!outcome.ok()) return outcome.status();
@@ -71,6 +78,22 @@ Status check_table(const wire::TableHeader& table, const wire::Welcome& welcome)
   return Status();
 }
 
+// What we write to must neither block nor raise a signal, which a pipe or a socket would.
+Status check_bell(int fd) {
+  char kind[64];
+  const std::string link = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t size = ::readlink(link.c_str(), kind, sizeof kind);
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (size < 0 || flags < 0) {
+    return Status(Reason::kSystem, link + " cannot be looked at: " + std::strerror(errno));
+  }
+  if (std::string_view(kind, static_cast<size_t>(size)) != "anon_inode:[eventfd]" ||
+      (flags & O_NONBLOCK) == 0) {
+    return Status(Reason::kCorrupt, "the doorbell of the welcome is no eventfd that never blocks");
+  }
+  return Status();
+}
+
 Result<PeerLink> make_link(UniqueFd control, Greeted greeted) {
   const wire::Welcome& welcome = greeted.welcome;
   if (greeted.fds.size() != 4) {
@@ -90,6 +113,7 @@ Result<PeerLink> make_link(UniqueFd control, Greeted greeted) {
   if (!doorbell.ok()) return doorbell.status();
   SL_TRY(check_table(*table->at<wire::TableHeader>(), welcome));
   SL_TRY(check_page(*page->at<wire::PeerPage>(), welcome));
+  SL_TRY(check_bell(greeted.fds[3].get()));
 
   PeerLink link;
   link.instance = welcome.instance;

@@ -25,6 +25,7 @@ class InboundPeer final : public transport::FrameConnection::Owner {
   void on_closed(transport::FrameConnection& connection, const Status& why) override;
   // Says goodbye as far as the socket takes it.
   void say_bye();
+  InstanceId instance() const noexcept { return ring_->source(); }
 
  private:
   InboundPeer(EngineCore& core, std::shared_ptr<InboundRing> ring) noexcept;

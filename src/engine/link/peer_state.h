@@ -93,6 +93,9 @@ class PeerState final : public transport::FrameConnection::Owner,
 
   // Progress loop only: heartbeat and housekeeping. True while it wants to be called soon.
   bool tick(bool heartbeat_due);
+  // Progress loop only. Ends the connection of a lost peer once no thread of ours copies any more,
+  // because the owner takes its end as the end of all our accesses. False: not yet.
+  bool let_go(bool force);
   // Any thread: ends this peer; transfers end with `why`. Idempotent.
   void lose(const Status& why);
 

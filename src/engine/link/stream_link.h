@@ -36,6 +36,8 @@ class StreamHost {
 
   // A peer's data connection, after its hello: answers it and serves.
   void serve(UniqueFd fd, const wire::Hello& hello);
+  // The peer has gone.
+  void drop(InstanceId peer);
   // Own channels, and the faults around them: ticked until they are gone.
   void add(std::weak_ptr<transport::StreamChannel> channel);
   void add(std::weak_ptr<transport::FaultPostedTransport> faulty);

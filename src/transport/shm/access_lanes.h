@@ -35,11 +35,15 @@ class AccessLanes {
   void enter(uint32_t lane, uint64_t rows_mask) noexcept;
   // Clears the lane, wakes an owner that waits for it, and gives the lane back.
   void leave(uint32_t lane) noexcept;
+  // No thread of ours is inside.
+  bool idle() const noexcept { return free_.load() == kAllFree; }
 
  private:
+  static constexpr uint32_t kAllFree = (uint32_t{1} << wire::kLaneCount) - 1;
+
   wire::PeerPage& page_;
   const wire::TableHeader& table_;
-  std::atomic<uint32_t> free_{(uint32_t{1} << wire::kLaneCount) - 1};
+  std::atomic<uint32_t> free_{kAllFree};
 };
 
 // The owner's side: does this peer still hold an access to `row` that began before `epoch`?
