@@ -33,8 +33,8 @@ Status ShmTransport::copy(std::span<const CopyItem> items, Direction direction) 
   lanes_.enter(*lane, rows_mask);
   // Sequentially consistent, after the lane's store: whoever sets peer_lost_ looks at the lanes
   // before the connection ends, and the owner waits for lanes only as long as it stands.
-  Status status = peer_lost_.load() ? Status(Reason::kPeerLost, "the peer has ended")
-                                    : check_rows(items);
+  Status status =
+      peer_lost_.load() ? Status(Reason::kPeerLost, "the peer has ended") : check_rows(items);
   if (status.ok()) {
     move_bytes(items, direction);
     status = check_rows(items);
