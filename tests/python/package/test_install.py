@@ -35,13 +35,13 @@ with sl.Engine() as engine:
         print(sl.__version__, sl.capabilities()["transports"]["shm"])
 """
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 def run(*command: str | Path) -> str:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     env["LD_LIBRARY_PATH"] = ""
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1500, cwd="/")
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=3000, cwd="/")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
