@@ -15,6 +15,12 @@ namespace {
 // Departed peers whose last messages wait for a program that takes none: the oldest goes first.
 constexpr size_t kMaxDeparted = 256;
 
+// Peers share the eventfd and could make it block: asked first, each time.
+bool ready(int fd, short events) noexcept {
+  pollfd waiting{fd, events, 0};
+  return ::poll(&waiting, 1, 0) == 1;
+}
+
 bool departed(const std::shared_ptr<InboundRing>& ring) { return ring->departed.load(); }
 
 }  // namespace
@@ -141,13 +147,15 @@ void Inbox::close() noexcept {
 
 void Inbox::clear_event() noexcept {
   uint64_t count = 0;
-  while (::read(event_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+  while (ready(event_.get(), POLLIN) && ::read(event_.get(), &count, sizeof count) < 0 &&
+         errno == EINTR) {
   }
 }
 
 void Inbox::ring_bell() noexcept {
   const uint64_t one = 1;
-  while (::write(event_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  while (ready(event_.get(), POLLOUT) && ::write(event_.get(), &one, sizeof one) < 0 &&
+         errno == EINTR) {
   }
 }
 

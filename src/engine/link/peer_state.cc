@@ -5,6 +5,9 @@
 #include <cstring>
 #include <utility>
 
+#include <poll.h>
+#include <unistd.h>
+
 #include "base/log.h"
 #include "engine/batch/session_state.h"
 #include "engine/core.h"
@@ -132,6 +135,9 @@ void PeerState::ring_doorbell() noexcept {
   std::atomic<uint32_t>& armed = link_.doorbell.at<wire::Doorbell>()->armed;
   // Sequentially consistent, after the ring's tail: the sleeper arms, then looks at the tail.
   if (armed.load() == 0 || armed.exchange(0) == 0) return;
+  // One that is full rings already; its owner could make the write block.
+  pollfd bell{link_.bell.get(), POLLOUT, 0};
+  if (::poll(&bell, 1, 0) != 1) return;
   const uint64_t one = 1;
   while (::write(link_.bell.get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
