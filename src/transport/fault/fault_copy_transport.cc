@@ -30,8 +30,9 @@ Status FaultCopyTransport::copy(std::span<const CopyItem> items, Direction direc
   SL_TRY(inside_->copy(items, direction));
   if (const auto place = pick_bit(items, decision.random); place.has_value()) {
     const CopyItem& item = items[place->item];
-    place->flip(direction == Direction::kRead ? item.local
-                                              : reinterpret_cast<std::byte*>(item.remote));
+    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address in our mapping, see CopyItem.
+    auto* const remote = reinterpret_cast<std::byte*>(item.remote);
+    place->flip(direction == Direction::kRead ? item.local : remote);
   }
   return {};
 }
