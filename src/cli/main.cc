@@ -1,5 +1,8 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <iostream>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -28,12 +31,20 @@ int run(int argc, char** argv) {
   return exit_code;
 }
 
+// An answer that could not be written, such as to a full disk, is no success.
+int check_output(int exit_code) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written && std::cout.flush().good()) return exit_code;
+  std::fprintf(stderr, "error: writing to standard output: %s\n", std::strerror(errno));
+  return exit_code == kExitOk ? kExitFailed : exit_code;
+}
+
 }  // namespace
 }  // namespace stagelink::cli
 
 int main(int argc, char** argv) {
   try {
-    return stagelink::cli::run(argc, argv);
+    return stagelink::cli::check_output(stagelink::cli::run(argc, argv));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return stagelink::cli::kExitFailed;
