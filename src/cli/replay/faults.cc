@@ -9,7 +9,7 @@ namespace {
 
 // How many faults of each kind to expect in a run, if nothing else bounds them.
 constexpr double kDrops = 4;
-constexpr double kDelays = 60;
+constexpr double kDelays = 8;
 constexpr double kCuts = 4;
 constexpr double kFlips = 12;
 // The share of the largest request's attempts that may fail by drops, and by cuts.
