@@ -174,16 +174,23 @@ TEST_F(FrameConnectionTest, MoreDescriptorsThanAFrameCanCarryAreClosedAgain) {
 }
 
 TEST_F(FrameConnectionTest, TooManyOpenFilesIsTheLimitOfThisConnectionOnly) {
-  const UniqueFd two[] = {some_fd(), some_fd()};
-  send(frame(FrameType::kWelcome, "", 2), two);
+  const UniqueFd four[] = {some_fd(), some_fd(), some_fd(), some_fd()};
+  send(frame(FrameType::kWelcome, "", 4), four);
   rlimit old{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &old), 0);
-  const rlimit none{.rlim_cur = 3, .rlim_max = old.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  {
+    // Room for three.
+    const UniqueFd places[] = {some_fd(), some_fd(), some_fd()};
+    const rlimit few{.rlim_cur = static_cast<rlim_t>(places[2].get()) + 1,
+                     .rlim_max = old.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  }
   step();
+  const UniqueFd still_free[] = {some_fd(), some_fd(), some_fd()};
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &old), 0);
   ASSERT_TRUE(closed.has_value());
   EXPECT_EQ(closed->reason(), Reason::kNofile) << closed->to_string();
+  for (const UniqueFd& fd : still_free) EXPECT_TRUE(fd) << "a descriptor that came was kept";
 }
 
 TEST_F(FrameConnectionTest, BulkFramesEndAControlConnection) {
