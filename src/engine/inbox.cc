@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include "base/futex.h"
 #include "base/log.h"
 
 namespace stagelink::engine {
@@ -88,30 +89,28 @@ size_t Inbox::size() const {
 
 std::vector<Notification> Inbox::take(size_t max, const Deadline& deadline) {
   std::vector<Notification> out;
-  while (drain(max, out) == 0 && !closed_.load()) {
-    if (deadline.passed()) break;
+  while (drain(max, out) == 0 && !closed_.load() && !deadline.passed()) {
     sleepers_.fetch_add(1);
-    armed().store(1);  // Sequentially consistent: before the look, as in PeerState::ring_doorbell.
-    if (drain(max, out) == 0 && !closed_.load()) {
-      pollfd fd{event_.get(), POLLIN, 0};
-      ::poll(&fd, 1, deadline.left_ms());
-    }
-    const bool others_sleep = sleepers_.fetch_sub(1) > 1;
-    clear_event();
-    if (others_sleep) {  // They look again: the bell that woke us may have been theirs.
-      armed().store(1);
-      ring_bell();
-    }
-    if (!out.empty()) break;
+    // Sequentially consistent: before the look, as in PeerState::ring_doorbell.
+    armed().fetch_or(wire::kBellFutex);
+    if (drain(max, out) == 0 && !closed_.load()) sleep(deadline);
+    sleepers_.fetch_sub(1);
   }
-  if (closed_.load()) ring_bell();  // For the next sleeper.
   return out;
+}
+
+// Until the word loses kBellFutex, which every bell does. Others may set kBellEvent meanwhile; the
+// futex then wakes at once, and the caller looks again.
+void Inbox::sleep(const Deadline& deadline) noexcept {
+  const uint32_t word = armed().load();
+  if ((word & wire::kBellFutex) == 0) return;
+  futex_wait(armed(), word, deadline.left(), FutexScope::kShared);
 }
 
 size_t Inbox::drain(size_t max, std::vector<Notification>& out) {
   if (fileno_mode_.load()) {
     clear_event();
-    armed().store(1);
+    armed().fetch_or(wire::kBellEvent);
   }
   MutexLock lock(mutex_);
   const size_t count = rings_.size();
@@ -126,7 +125,7 @@ size_t Inbox::drain(size_t max, std::vector<Notification>& out) {
 
 int Inbox::arm_fileno() noexcept {
   fileno_mode_.store(true);
-  armed().store(1);
+  armed().fetch_or(wire::kBellEvent);
   ring_bell();  // Something may have come before.
   return event_.get();
 }
@@ -153,6 +152,8 @@ void Inbox::clear_event() noexcept {
 }
 
 void Inbox::ring_bell() noexcept {
+  armed().store(0);
+  futex_wake_all(armed(), FutexScope::kShared);
   const uint64_t one = 1;
   while (ready(event_.get(), POLLOUT) && ::write(event_.get(), &one, sizeof one) < 0 &&
          errno == EINTR) {

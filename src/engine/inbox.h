@@ -39,8 +39,8 @@ class InboundRing {
   bool spoilt_ = false;  // The peer broke its ring; it is not read again.
 };
 
-// All rings of an engine, and its sleep: an eventfd that senders write only when the doorbell is
-// armed.
+// All rings of an engine, and its sleep: a futex in the doorbell page for threads that wait, an
+// eventfd for event loops. Senders make a system call only if the doorbell is armed.
 //
 // Thread-safety: all methods may run at the same time.
 class Inbox {
@@ -67,6 +67,7 @@ class Inbox {
  private:
   Inbox(memory::SharedPages doorbell, UniqueFd event) noexcept;
   size_t drain(size_t max, std::vector<Notification>& out) SL_EXCLUDES(mutex_);
+  void sleep(const Deadline& deadline) noexcept;
   void clear_event() noexcept;
   void ring_bell() noexcept;
   std::atomic<uint32_t>& armed() const noexcept { return doorbell_.at<wire::Doorbell>()->armed; }

@@ -39,10 +39,13 @@ inline constexpr size_t kPeerPageBytes = kRingOffset + kRingBytes;
 static_assert(sizeof(AccessLane) == 64);
 static_assert(sizeof(PeerPage) <= kRingOffset);
 
-// One page for each engine, mapped by all its peers: not 0 while the owner sleeps on its eventfd.
+// One page for each engine, mapped by all its peers. `armed` tells what a sender must do after it
+// has put a message into its ring: it takes the word (leaving 0), wakes the futex if kBellFutex was
+// set and writes the eventfd if kBellEvent was.
 struct Doorbell {
-  std::atomic<uint32_t> armed;
+  std::atomic<uint32_t> armed;  // Also the futex.
 };
+enum BellFlags : uint32_t { kBellFutex = 1, kBellEvent = 2 };
 inline constexpr size_t kDoorbellBytes = 4096;
 
 }  // namespace stagelink::wire

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "base/futex.h"
 #include "base/log.h"
 #include "engine/batch/session_state.h"
 #include "engine/core.h"
@@ -134,7 +135,10 @@ bool PeerState::flush_backlog() {
 void PeerState::ring_doorbell() noexcept {
   std::atomic<uint32_t>& armed = link_.doorbell.at<wire::Doorbell>()->armed;
   // Sequentially consistent, after the ring's tail: the sleeper arms, then looks at the tail.
-  if (armed.load() == 0 || armed.exchange(0) == 0) return;
+  if (armed.load() == 0) return;
+  const uint32_t taken = armed.exchange(0);
+  if ((taken & wire::kBellFutex) != 0) futex_wake_all(armed, FutexScope::kShared);
+  if ((taken & wire::kBellEvent) == 0) return;
   // One that is full rings already; its owner could make the write block.
   pollfd bell{link_.bell.get(), POLLOUT, 0};
   if (::poll(&bell, 1, 0) != 1) return;
