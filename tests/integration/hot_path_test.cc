@@ -291,7 +291,8 @@ TEST(HotPathTest, CopyThreadsAreWokenForABatchAndNotForItsBlocks) {
   // One to wake a thread, one in which it falls asleep, and as many when both meet at a mutex.
   constexpr uint64_t kMostCallsPerBatch = 8;
   EXPECT_LE(run->total(kManyMark), kBatches * kMostCallsPerBatch) << run->list(kManyMark);
-  EXPECT_EQ(run->total(kInlineMark), 0U) << run->list(kInlineMark);
+  // Small batches wake nobody; a copy thread may still be falling asleep after the last large one.
+  EXPECT_LE(run->total(kInlineMark), kMostCallsPerBatch) << run->list(kInlineMark);
 }
 
 TEST(HotPathTest, BatchAllocatesNothing) {
