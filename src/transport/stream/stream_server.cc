@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/log.h"
+
 namespace stagelink::transport {
 
 StreamServer::StreamServer(Poller& poller, memory::RegionRegistry& registry,
@@ -35,7 +37,11 @@ void StreamServer::drop(InstanceId peer) {
   std::erase_if(servings_, [&](const auto& serving) { return serving->peer() == peer; });
 }
 
-void StreamServer::on_closed(StreamServing& serving, const Status&) {
+void StreamServer::on_closed(StreamServing& serving, const Status& why) {
+  if (!why.ok() && why.code() != Code::kPeerLost) {
+    metrics_.fail(why.reason());
+    log_failure("data connection of peer " + serving.peer().to_string(), why);
+  }
   const auto at = std::find_if(servings_.begin(), servings_.end(),
                                [&](const auto& held) { return held.get() == &serving; });
   if (at == servings_.end()) return;
