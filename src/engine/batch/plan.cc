@@ -115,6 +115,8 @@ class Planner {
                           std::to_string(range.remote_offset));
       }
       SL_TRY(enter_remote(position, *found));
+      // The owner wants each range inside one registration, also where two lie side by side.
+      posted_first_ = plan_.posted_items.size();
     }
     append(local, range.remote_offset - remote_->desc.address, range.bytes);
     return Status();
@@ -126,7 +128,7 @@ class Planner {
       const uint64_t remote = view_.by_address ? remote_->desc.address + offset : offset;
       const uint32_t index = view_.by_address ? transport::kByAddress : remote_index_;
       plan_.posted_bytes += bytes;
-      if (!merge(plan_.posted_items, 0, {local, remote, bytes, index, 0}, ~uint64_t{0})) {
+      if (!merge(plan_.posted_items, posted_first_, {local, remote, bytes, index, 0}, ~uint64_t{0})) {
         plan_.posted_items.push_back({local, remote, bytes, index, 0});
       }
       return;
@@ -195,6 +197,7 @@ class Planner {
   const RemoteRegion* remote_ = nullptr;
   bool is_copied_ = false;
   uint64_t slice_bytes_ = 0;
+  size_t posted_first_ = 0;  // Posted items before this one are not merged with.
 };
 
 Status too_many(uint64_t count, uint64_t limit) {
