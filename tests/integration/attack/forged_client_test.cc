@@ -1,0 +1,139 @@
+// What somebody who is no engine can do to one, on its sockets.
+
+#include <algorithm>
+
+#include <fcntl.h>
+#include <poll.h>
+
+#include "integration/attack/forged_peer.h"
+#include "integration/support/engine_test.h"
+#include "memory/segment.h"
+#include "transport/shm/notify_ring.h"
+#include "wire/batch_header.h"
+#include "wire/frame.h"
+#include "wire/peer_page_layout.h"
+
+namespace stagelink::test {
+namespace {
+
+class ForgedClientTest : public EngineTest {};
+
+// More than an engine lets wait for their hello.
+constexpr size_t kCrowd = 80;
+
+Reason reason_of(const transport::ReceivedFrame& frame) {
+  if (frame.header.type != wire::FrameType::kRefuse) return Reason::kOk;
+  return must(wire::decode_outcome(frame.payload)).reason;
+}
+
+TEST_F(ForgedClientTest, StrangersOnTheNetworkDoNotKeepOutPeersOfThisHost) {
+  const auto victim = make_engine("victim");
+  const auto honest = make_engine("honest");
+  const ForgedPeer stranger(*victim);
+  std::vector<UniqueFd> crowd;
+  for (size_t i = 0; i < kCrowd; ++i) crowd.push_back(stranger.dial_tcp());
+  EXPECT_OK(honest->connect(victim->descriptor()).status());
+}
+
+TEST_F(ForgedClientTest, WhoeverIsTurnedAwayFromACrowdIsToldWhy) {
+  const auto victim = make_engine("victim");
+  const auto honest = make_engine("honest");
+  const ForgedPeer stranger(*victim);
+  std::vector<UniqueFd> crowd;
+  for (size_t i = 0; i < kCrowd; ++i) {
+    crowd.push_back(stranger.dial_unix());
+    stranger.half_greet(crowd.back().get());
+  }
+  EXPECT_REASON(Reason::kTooManyPeers, honest->connect(victim->descriptor()).status());
+  crowd.clear();
+  EXPECT_TRUE(eventually([&] { return honest->connect(victim->descriptor()).ok(); }));
+}
+
+TEST_F(ForgedClientTest, DataConnectionNeedsAControlConnection) {
+  const auto victim = make_engine("victim");
+  const ForgedPeer forged(*victim);
+  const UniqueFd data = forged.dial_unix();
+  const auto answer = forged.greet(data.get(), wire::Role::kData);
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(reason_of(*answer), Reason::kPermission);
+  EXPECT_TRUE(hangs_up(data.get()));
+}
+
+TEST_F(ForgedClientTest, DataConnectionsEndWithTheLastControlConnection) {
+  const auto victim = make_engine("victim");
+  const ForgedPeer forged(*victim);
+  UniqueFd first = forged.dial_unix();
+  UniqueFd second = forged.dial_unix();
+  for (const UniqueFd* control : {&first, &second}) {
+    ASSERT_EQ(forged.greet(control->get(), wire::Role::kControl)->header.type,
+              wire::FrameType::kWelcome);
+  }
+  const UniqueFd data = forged.dial_unix();
+  ASSERT_EQ(forged.greet(data.get(), wire::Role::kData)->header.type, wire::FrameType::kWelcome);
+  first.reset();
+  ASSERT_TRUE(eventually([&] { return metric(*victim, "inbound_peers") == 1; }));
+  pollfd still{data.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&still, 1, 0), 0) << "ended while a control connection was left";
+  second.reset();
+  EXPECT_TRUE(hangs_up(data.get()));
+}
+
+TEST_F(ForgedClientTest, AnswersThatAreNeverReadHoldFewDescriptors) {
+  const auto victim = make_engine("victim");
+  const Region region = must(victim->allocate(4096));
+  const ForgedPeer forged(*victim);
+  const UniqueFd control = forged.dial_unix();
+  ASSERT_EQ(forged.greet(control.get(), wire::Role::kControl)->fds.size(), 4U);
+  const size_t before = open_fds();
+  const RegionDesc desc = region.descriptor();
+  const auto ref = wire::encode(wire::RegionRef{desc.index, desc.generation});
+  size_t most = before;
+  Status sent;
+  for (int i = 0; i < 20'000 && sent.ok(); ++i) {
+    sent =
+        transport::send_frame(control.get(), wire::FrameType::kGetRegion, 1, ref, Deadline::in(5s));
+    if (i % 64 == 0) most = std::max(most, open_fds());
+  }
+  EXPECT_FALSE(sent.ok()) << "the connection should have ended";
+  EXPECT_LT(most - before, 100U);
+}
+
+TEST_F(ForgedClientTest, MessagesOfManyDepartedPeersAreBounded) {
+  const auto victim = make_engine("victim");
+  const ForgedPeer forged(*victim);
+  constexpr size_t kVisitors = 300;
+  for (size_t i = 0; i < kVisitors; ++i) {
+    UniqueFd control = forged.dial_unix();
+    auto welcome = forged.greet(control.get(), wire::Role::kControl);
+    ASSERT_TRUE(welcome.has_value());
+    auto page = must(memory::SharedPages::open(std::move(welcome->fds.at(1)), wire::kPeerPageBytes,
+                                               /*writable=*/true));
+    transport::NotifyProducer producer(*page.at<wire::PeerPage>());
+    ASSERT_TRUE(producer.push(Reason::kOk, bytes_of(std::to_string(i))));
+    control.reset();
+    ASSERT_TRUE(eventually([&] { return metric(*victim, "inbound_peers") == 0; }));
+  }
+  const auto messages = must(victim->notifications(0s, 2 * kVisitors));
+  EXPECT_GT(messages.size(), 100U);
+  EXPECT_LT(messages.size(), kVisitors);
+  EXPECT_EQ(text_of(messages.back().payload), std::to_string(kVisitors - 1));
+}
+
+// The eventfd is one for all peers, and so are its flags.
+TEST_F(ForgedClientTest, BellThatAPeerMakesBlockingHoldsNobody) {
+  const auto victim = make_engine("victim");
+  const ForgedPeer forged(*victim);
+  const UniqueFd control = forged.dial_unix();
+  const auto welcome = forged.greet(control.get(), wire::Role::kControl);
+  ASSERT_TRUE(welcome.has_value());
+  ASSERT_EQ(::fcntl(welcome->fds.at(3).get(), F_SETFL, 0), 0);
+  ASSERT_OK(victim->fileno().status());
+  for (int i = 0; i < 3; ++i) {
+    const auto before = std::chrono::steady_clock::now();
+    EXPECT_TRUE(must(victim->notifications(10ms)).empty());
+    EXPECT_LT(std::chrono::steady_clock::now() - before, 2s);
+  }
+}
+
+}  // namespace
+}  // namespace stagelink::test
