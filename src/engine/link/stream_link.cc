@@ -12,35 +12,13 @@ namespace {
 
 constexpr Duration kAnswerTimeout = std::chrono::milliseconds(50);
 
-// Ties a channel to its peer. Held by transfers and by the peer; the channel itself lives on the
-// progress loop.
-class StreamLink final : public transport::PostedTransport,
-                         private transport::StreamChannel::Owner,
-                         public std::enable_shared_from_this<StreamLink> {
+// Told when a channel is lost. Lives until the channel is closed, which may be later than its link.
+class ChannelOwner final : public transport::StreamChannel::Owner {
  public:
-  explicit StreamLink(const std::shared_ptr<PeerState>& peer)
+  explicit ChannelOwner(const std::shared_ptr<PeerState>& peer)
       : core_(peer->core_ptr()), peer_(peer) {}
-  StreamLink(const StreamLink&) = delete;
-  StreamLink& operator=(const StreamLink&) = delete;
+  EngineCore& core() const noexcept { return *core_; }
 
-  ~StreamLink() override {
-    if (channel_ == nullptr) return;
-    // The channel refers to this owner only until it is closed, on the loop.
-    core_->loop().run([channel = std::move(channel_)] {
-      channel->close(Status(Reason::kClosed, "the stream was let go"));
-    });
-  }
-
-  void open(UniqueFd fd) {
-    channel_ = transport::StreamChannel::create(core_->loop().poller(), std::move(fd), *this);
-    core_->stream_host().add(channel_);
-  }
-  void post(transport::PostedRequest& request) override { channel_->post(request); }
-  void cancel(transport::PostedRequest& request, Status why) override {
-    channel_->cancel(request, std::move(why));
-  }
-
- private:
   void on_lost(transport::StreamChannel&, const Status& why) override {
     const auto peer = peer_.lock();
     if (peer == nullptr) return;
@@ -48,8 +26,41 @@ class StreamLink final : public transport::PostedTransport,
     peer->drop_stream();
   }
 
+ private:
   const std::shared_ptr<EngineCore> core_;
   const std::weak_ptr<PeerState> peer_;
+};
+
+// Ties a channel to its peer. Held by transfers and by the peer; the channel itself lives on the
+// progress loop.
+class StreamLink final : public transport::PostedTransport {
+ public:
+  explicit StreamLink(const std::shared_ptr<PeerState>& peer)
+      : owner_(std::make_shared<ChannelOwner>(peer)) {}
+  StreamLink(const StreamLink&) = delete;
+  StreamLink& operator=(const StreamLink&) = delete;
+
+  ~StreamLink() override {
+    if (channel_ == nullptr) return;
+    // The channel refers to its owner until it is closed, on the loop.
+    EngineCore& core = owner_->core();
+    core.loop().run([channel = std::move(channel_), owner = std::move(owner_)] {
+      channel->close(Status(Reason::kClosed, "the stream was let go"));
+    });
+  }
+
+  void open(UniqueFd fd) {
+    EngineCore& core = owner_->core();
+    channel_ = transport::StreamChannel::create(core.loop().poller(), std::move(fd), *owner_);
+    core.stream_host().add(channel_);
+  }
+  void post(transport::PostedRequest& request) override { channel_->post(request); }
+  void cancel(transport::PostedRequest& request, Status why) override {
+    channel_->cancel(request, std::move(why));
+  }
+
+ private:
+  std::shared_ptr<ChannelOwner> owner_;
   std::shared_ptr<transport::StreamChannel> channel_;
 };
 

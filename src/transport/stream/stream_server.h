@@ -36,7 +36,7 @@ class StreamServer final : private StreamServing::Owner {
   void drop(InstanceId peer);
   size_t connections() const noexcept { return servings_.size(); }
 
-  static constexpr size_t kMaxConnectionsPerPeer = 8;
+  static constexpr size_t kMaxConnectionsPerPeer = 64;
 
  private:
   void on_closed(StreamServing& serving, const Status& why) override;
