@@ -21,6 +21,11 @@ class ForgedClientTest : public EngineTest {};
 // More than an engine lets wait for their hello.
 constexpr size_t kCrowd = 80;
 
+// True once the victim has turned the last of the crowd away.
+bool crowded(const Engine& victim) {
+  return eventually([&] { return metric(victim, "handshakes_refused_total") >= 10; });
+}
+
 Reason reason_of(const transport::ReceivedFrame& frame) {
   if (frame.header.type != wire::FrameType::kRefuse) return Reason::kOk;
   return must(wire::decode_outcome(frame.payload)).reason;
@@ -32,6 +37,7 @@ TEST_F(ForgedClientTest, StrangersOnTheNetworkDoNotKeepOutPeersOfThisHost) {
   const ForgedPeer stranger(*victim);
   std::vector<UniqueFd> crowd;
   for (size_t i = 0; i < kCrowd; ++i) crowd.push_back(stranger.dial_tcp());
+  ASSERT_TRUE(crowded(*victim));
   EXPECT_OK(honest->connect(victim->descriptor()).status());
 }
 
@@ -44,6 +50,7 @@ TEST_F(ForgedClientTest, WhoeverIsTurnedAwayFromACrowdIsToldWhy) {
     crowd.push_back(stranger.dial_unix());
     stranger.half_greet(crowd.back().get());
   }
+  ASSERT_TRUE(crowded(*victim));
   EXPECT_REASON(Reason::kTooManyPeers, honest->connect(victim->descriptor()).status());
   crowd.clear();
   EXPECT_TRUE(eventually([&] { return honest->connect(victim->descriptor()).ok(); }));
