@@ -1,5 +1,6 @@
 #include "cli/replay/rank/prefill_link.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -7,7 +8,9 @@
 namespace stagelink::cli::replay {
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(200);
+// Doubled after every failure in a row. A rank that is started again is greeted at once.
+constexpr auto kFirstPause = std::chrono::milliseconds(200);
+constexpr uint32_t kMaxDoublings = 4;
 
 }  // namespace
 
@@ -17,6 +20,7 @@ PrefillLink::PrefillLink(const RankContext& context, uint32_t rank)
 void PrefillLink::set_descriptor(std::vector<std::byte> descriptor) {
   drop();
   descriptor_ = std::move(descriptor);
+  failed_tries_ = 0;
   next_try_ = Clock::now();
 }
 
@@ -32,6 +36,7 @@ Status PrefillLink::on_hello(const InstanceId& source, const Hello& hello) {
     }
   }
   state_ = State::kUp;
+  failed_tries_ = 0;
   return {};
 }
 
@@ -58,7 +63,8 @@ Status PrefillLink::step() {
 void PrefillLink::drop() {
   pair_.drop();
   state_ = State::kDown;
-  next_try_ = Clock::now() + kPause;
+  next_try_ = Clock::now() + kFirstPause * (1 << std::min(failed_tries_, kMaxDoublings));
+  ++failed_tries_;
 }
 
 bool PrefillLink::is(const InstanceId& instance) const noexcept { return instance_ == instance; }

@@ -45,6 +45,7 @@ class PrefillLink {
   std::vector<std::byte> descriptor_;
   InstanceId instance_;
   Status last_failure_;
+  uint32_t failed_tries_ = 0;  // In a row.
   Clock::time_point next_try_;
   Clock::time_point answer_due_;
 };

@@ -261,10 +261,14 @@ Status PrefillRank::push_blocks(Decode& decode, const Ask& ask,
   const auto start = Clock::now();
   SL_ASSIGN(auto transfer, decode.link.session()->write(ranges.list(), context_.config.timeout));
   const Status notified = decode.link.notify_after(ready.back(), transfer);
-  SL_TRY(transfer.wait());
+  const Status moved = transfer.wait();
   const Duration spent = Clock::now() - start;
+  SL_TRY(moved);
   context_.report_transfer(ask.request, ranges.bytes(), start, spent);
-  return notified;
+  if (notified.code() != Code::kBusy) return notified;
+  // The batch was over before its notification, and the ring is full of what came before.
+  decode.link.post(ready.back());
+  return decode.link.flush_all(Deadline::in(context_.config.timeout));
 }
 
 std::optional<uint32_t> PrefillRank::rank_of(const InstanceId& instance) const {
