@@ -1,4 +1,3 @@
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +50,8 @@ void add_engine(CLI::App& app, int& exit_code) {
   struct Arguments {
     EngineBenchOptions options;
     std::string block = "4KiB";
+    std::string op = "read";
+    std::string memory = "private";
     bool json = false;
     bool no_pin = false;
   };
@@ -61,12 +62,9 @@ void add_engine(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"auto", "shm", "unix"}));
   command->add_option("--block", args->block, "Size of a block, e.g. 4KiB");
   command->add_option("--blocks", args->options.shape.blocks, "Blocks in one batch");
-  command->add_option("--op", args->options.op, "read or write")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, Op>{{"read", Op::kRead}, {"write", Op::kWrite}}));
-  command->add_option("--memory", args->options.memory, "Local memory: private or shareable")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, LocalMemory>{
-          {"private", LocalMemory::kPrivate}, {"shareable", LocalMemory::kShareable}}));
+  command->add_option("--op", args->op, "read or write")->check(CLI::IsMember({"read", "write"}));
+  command->add_option("--memory", args->memory, "Local memory: private or shareable")
+      ->check(CLI::IsMember({"private", "shareable"}));
   command->add_option("--repetitions", args->options.repetitions, "Undisturbed ones to keep")
       ->check(CLI::Range(1, 10000));
   command->add_flag("--no-pin", args->no_pin, "Leave the choice of cores to the kernel");
@@ -78,6 +76,9 @@ void add_engine(CLI::App& app, int& exit_code) {
       return;
     }
     args->options.shape.block_bytes = *block_bytes;
+    args->options.op = args->op == "write" ? Op::kWrite : Op::kRead;
+    args->options.memory =
+        args->memory == "shareable" ? LocalMemory::kShareable : LocalMemory::kPrivate;
     args->options.pin = !args->no_pin;
     exit_code = bench_engine(args->options, args->json);
   });

@@ -4,6 +4,7 @@
 #include <exception>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -17,8 +18,11 @@ int run(int argc, char** argv) {
   CLI::App app("Moves the data of disaggregated LLM serving between processes.", "stagelink");
   app.set_version_flag("--version", std::string("stagelink ") + kVersion);
   app.require_subcommand(1);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return std::string("error: ") + error.what() + "\nRun with --help for the options.\n";
+  app.failure_message([](const CLI::App* root, const CLI::Error& error) {
+    // What is not known may be why something else is missing, so it is named first.
+    const std::vector<std::string> unknown = root->remaining(/*recurse=*/true);
+    const std::string what = unknown.empty() ? error.what() : "not known here: " + unknown.front();
+    return "error: " + what + "\nRun with --help for the options.\n";
   });
 
   int exit_code = kExitOk;
