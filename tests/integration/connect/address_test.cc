@@ -154,6 +154,7 @@ int run_out_of_fds(Channel& parent) {
 const RoleRegistration kRunOutOfFds("run_out_of_fds", &run_out_of_fds);
 
 TEST_F(AddressTest, RunningOutOfFdsIsNamedAndSurvived) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs fds of its own";
   OwnerProcess owner(options("owner"));
   ChildProcess child("run_out_of_fds");
   child.channel().send(runtime_dir());
@@ -193,6 +194,7 @@ int deaf_without_fds(Channel& parent) {
 const RoleRegistration kDeafWithoutFds("deaf_without_fds", &deaf_without_fds);
 
 TEST_F(AddressTest, GuestsOfAnEngineWithoutFdsGetInLater) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer needs fds of its own";
   ChildProcess child("deaf_without_fds");
   child.channel().send(runtime_dir());
   const auto descriptor = child.channel().receive();

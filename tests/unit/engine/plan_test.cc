@@ -1,0 +1,204 @@
+#include "engine/batch/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "base/random.h"
+
+namespace stagelink::engine {
+namespace {
+
+using transport::CopyItem;
+using transport::Direction;
+using transport::TransportKind;
+
+// Two local and three remote regions; of the remote ones, the last is reached by socket. Nothing is
+// dereferenced but the mappings' addresses.
+class PlanTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBytes = 1 << 20;
+
+  PlanTest() {
+    memory_.resize(2 * kBytes);
+    for (size_t i = 0; i < 2; ++i) {
+      auto record = std::make_shared<memory::RegionRecord>();
+      view_.locals.push_back({record, memory_.data() + i * kBytes, kBytes});
+    }
+    for (uint32_t i = 0; i < 3; ++i) {
+      RemoteRegion remote;
+      remote.desc.index = i;
+      remote.desc.bytes = kBytes;
+      remote.desc.address = (uint64_t{i} + 1) << 32;
+      remote.route = {TransportKind::kStream, "test"};
+      view_.remotes.push_back(remote);
+    }
+  }
+  Status plan(const RangeList& ranges, Direction direction = Direction::kRead) {
+    return plan_ranges(view_, ranges, direction, limits_, plan_);
+  }
+
+  // Where each byte comes from, for the naive model: local address -> (remote index, offset).
+  struct Moves {
+    std::map<const std::byte*, std::pair<uint32_t, uint64_t>> bytes;
+    void add(const std::byte* local, uint32_t remote, uint64_t offset, uint64_t size) {
+      for (uint64_t i = 0; i < size; ++i) bytes[local + i] = {remote, offset + i};
+    }
+    friend bool operator==(const Moves&, const Moves&) = default;
+  };
+  Moves moves_of_plan() const {
+    Moves moves;
+    for (const CopyItem& item : plan_.posted_items) {
+      moves.add(item.local, item.remote_index, item.remote, item.bytes);
+    }
+    return moves;
+  }
+
+  std::vector<std::byte> memory_;
+  SessionView view_;
+  PlanLimits limits_{.slice_bytes = 64 << 10, .max_ranges = 10'000};
+  Plan plan_;
+};
+
+TEST_F(PlanTest, MovesTheSameBytesAsTheNaiveModel) {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SplitMix64 random(seed);
+    std::vector<uint64_t> local, remote, sizes;
+    std::vector<uint32_t> local_regions, remote_regions;
+    Moves expected;
+    uint64_t total = 0;
+    uint64_t at = 0;
+    const uint64_t count = random.below(60);
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t size = random.below(4) == 0 ? 0 : random.below(300);
+      // Often a neighbour of the range before, on one side or on both.
+      const uint64_t gap = random.below(3) == 0 ? random.below(50) : 0;
+      const auto from = static_cast<uint32_t>(random.below(8) == 0 ? random.below(3) : 1);
+      const uint64_t offset = random.below(5) == 0 ? random.below(kBytes - 300) : at + 4096;
+      local.push_back(at + gap), remote.push_back(offset), sizes.push_back(size);
+      local_regions.push_back(0), remote_regions.push_back(from);
+      expected.add(memory_.data() + at + gap, from, offset, size);
+      at += gap + size;
+      total += size;
+    }
+    ASSERT_TRUE(plan({local, remote, sizes, local_regions, remote_regions}).ok());
+    EXPECT_EQ(plan_.posted_bytes + plan_.copy_bytes, total) << "seed " << seed;
+    EXPECT_EQ(moves_of_plan(), expected) << "seed " << seed;
+    EXPECT_LE(plan_.posted_items.size(), count);
+  }
+}
+
+TEST_F(PlanTest, NeighboursOnBothSidesBecomeOneItem) {
+  std::vector<uint64_t> offsets(100), sizes(100, 64);
+  for (uint64_t i = 0; i < 100; ++i) offsets[i] = i * 64;
+  ASSERT_TRUE(plan({offsets, offsets, sizes, {}, {}}).ok());
+  ASSERT_EQ(plan_.posted_items.size(), 1U);
+  EXPECT_EQ(plan_.posted_items[0].bytes, 6400U);
+}
+
+TEST_F(PlanTest, NeighboursOnOneSideStayApart) {
+  const std::vector<uint64_t> local = {0, 64, 128};
+  const std::vector<uint64_t> remote = {0, 65, 130};
+  const std::vector<uint64_t> sizes(3, 64);
+  ASSERT_TRUE(plan({local, remote, sizes, {}, {}}).ok());
+  EXPECT_EQ(plan_.posted_items.size(), 3U);
+}
+
+TEST_F(PlanTest, NeighboursInDifferentRegionsStayApart) {
+  const std::vector<uint64_t> offsets = {0, 64};
+  const std::vector<uint64_t> sizes(2, 64);
+  const std::vector<uint32_t> remote_regions = {0, 1};
+  ASSERT_TRUE(plan({offsets, offsets, sizes, {}, remote_regions}).ok());
+  EXPECT_EQ(plan_.posted_items.size(), 2U);
+}
+
+TEST_F(PlanTest, LocalRegionsAreNamedOnceEach) {
+  const std::vector<uint64_t> offsets = {0, 100, 200, 300};
+  const std::vector<uint64_t> sizes(4, 8);
+  const std::vector<uint32_t> local_regions = {1, 0, 1, 0};
+  ASSERT_TRUE(plan({offsets, offsets, sizes, local_regions, {}}).ok());
+  EXPECT_EQ(plan_.locals_used, (std::vector<uint32_t>{1, 0}));
+}
+
+TEST_F(PlanTest, ErrorNamesTheRange) {
+  const std::vector<uint64_t> offsets = {0, 100, kBytes - 7};
+  const std::vector<uint64_t> sizes(3, 8);
+  const Status status = plan({offsets, offsets, sizes, {}, {}});
+  EXPECT_EQ(status.reason(), Reason::kOutOfBounds);
+  EXPECT_NE(status.message().find("range 2"), std::string_view::npos) << status.message();
+}
+
+TEST_F(PlanTest, GreatestRegionIndexIsOutOfBoundsOnEitherSide) {
+  const std::vector<uint64_t> zero = {0};
+  const std::vector<uint64_t> size = {8};
+  const std::vector<uint32_t> greatest = {~uint32_t{0}};
+  EXPECT_EQ(plan({zero, zero, size, greatest, {}}).reason(), Reason::kOutOfBounds);
+  EXPECT_EQ(plan({zero, zero, size, {}, greatest}).reason(), Reason::kOutOfBounds);
+}
+
+TEST_F(PlanTest, GoneRegionIsSupersededAndReadOnlyRefusesWrites) {
+  const std::vector<uint64_t> zero = {0};
+  const std::vector<uint64_t> size = {8};
+  view_.remotes[0].desc.access = Access::kReadOnly;
+  EXPECT_TRUE(plan({zero, zero, size, {}, {}}).ok());
+  EXPECT_EQ(plan({zero, zero, size, {}, {}}, Direction::kWrite).reason(), Reason::kReadOnly);
+  view_.remotes[0].gone = true;
+  EXPECT_EQ(plan({zero, zero, size, {}, {}}).reason(), Reason::kSuperseded);
+}
+
+TEST_F(PlanTest, StridedEqualsItsList) {
+  SplitMix64 random(5);
+  for (int round = 0; round < 100; ++round) {
+    const StridedRange range{.local_offset = random.below(1000),
+                             .remote_offset = random.below(1000),
+                             .bytes = random.below(100),
+                             .count = random.below(200),
+                             .local_stride = 100 + random.below(500),
+                             .remote_stride = 100 + random.below(500),
+                             .remote_region = 2};
+    ASSERT_TRUE(plan_strided(view_, range, Direction::kRead, limits_, plan_).ok());
+    const Moves strided = moves_of_plan();
+    std::vector<uint64_t> local, remote;
+    const std::vector<uint64_t> sizes(range.count, range.bytes);
+    const std::vector<uint32_t> remote_regions(range.count, 2);
+    for (uint64_t i = 0; i < range.count; ++i) {
+      local.push_back(range.local_offset + i * range.local_stride);
+      remote.push_back(range.remote_offset + i * range.remote_stride);
+    }
+    ASSERT_TRUE(plan({local, remote, sizes, {}, remote_regions}).ok());
+    EXPECT_EQ(strided, moves_of_plan());
+  }
+}
+
+// By address the innermost of overlapping registrations is as good as any: one that holds it all.
+TEST_F(PlanTest, AddressesFindARegionThatHoldsTheWholeRange) {
+  SplitMix64 random(9);
+  for (int round = 0; round < 200; ++round) {
+    SessionView view;
+    for (uint32_t i = 0; i < 12; ++i) {
+      RemoteRegion remote;
+      remote.desc.address = 1000 + random.below(1000);
+      remote.desc.bytes = 1 + random.below(500);
+      remote.gone = random.below(6) == 0;
+      view.remotes.push_back(remote);
+    }
+    view.index_addresses();
+    for (int look = 0; look < 50; ++look) {
+      const uint64_t address = 900 + random.below(1700);
+      const uint64_t bytes = 1 + random.below(200);
+      const auto holds = [&](const RemoteRegion& remote) {
+        return !remote.gone && address >= remote.desc.address &&
+               address + bytes <= remote.desc.address + remote.desc.bytes;
+      };
+      const auto found = view.find(address, bytes);
+      const bool any = std::any_of(view.remotes.begin(), view.remotes.end(), holds);
+      ASSERT_EQ(found.has_value(), any);
+      ASSERT_TRUE(!found || holds(view.remotes[*found]));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagelink::engine
