@@ -161,7 +161,7 @@ TEST_F(RegistrationTest, LockedMemoryLimitIsNamed) {
   const auto told = child.channel().receive_text();
   ASSERT_TRUE(told.has_value()) << "exit code " << child.wait_exit();
   EXPECT_EQ(told->find("memlock (limit)"), 0U) << *told;
-  EXPECT_NE(told->find("65536"), std::string::npos) << *told;
+  EXPECT_NE(told->find("64 KiB"), std::string::npos) << *told;
   EXPECT_EQ(child.wait_exit(), 0);
 }
 
