@@ -49,6 +49,8 @@ class Peer {
  private:
   friend class Engine;
   explicit Peer(std::shared_ptr<engine::PeerState> state) noexcept;
+  template <typename Create>
+  Result<Session> open_session(std::span<const Region* const> local, Create&& create);
   std::shared_ptr<engine::PeerState> state_;
 };
 

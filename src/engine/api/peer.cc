@@ -59,26 +59,25 @@ PeerPhase Peer::phase() const noexcept { return state_->phase(); }
 
 Result<Session> Peer::session(std::span<const Region* const> local,
                               std::span<const RegionDesc> remote) {
-  SL_TRY(state_->core().usable());
-  std::vector<std::shared_ptr<engine::RegionHandle>> handles;
-  for (const Region* region : local) handles.push_back(region->handle_);
-  auto records = records_of(state_->core(), handles);
-  if (!records.ok()) return records.status();
-  auto session = engine::SessionState::create(state_, *std::move(records), remote);
-  if (!session.ok()) {
-    state_->core().report("session with peer " + state_->name(), session.status());
-    return session.status();
-  }
-  return Session(*std::move(session));
+  return open_session(local, [&](auto records) {
+    return engine::SessionState::create(state_, std::move(records), remote);
+  });
 }
 
 Result<Session> Peer::session_by_address(std::span<const Region* const> local) {
+  return open_session(local, [&](auto records) {
+    return engine::SessionState::create_by_address(state_, std::move(records));
+  });
+}
+
+template <typename Create>
+Result<Session> Peer::open_session(std::span<const Region* const> local, Create&& create) {
   SL_TRY(state_->core().usable());
   std::vector<std::shared_ptr<engine::RegionHandle>> handles;
   for (const Region* region : local) handles.push_back(region->handle_);
   auto records = records_of(state_->core(), handles);
   if (!records.ok()) return records.status();
-  auto session = engine::SessionState::create_by_address(state_, *std::move(records));
+  auto session = create(*std::move(records));
   if (!session.ok()) {
     state_->core().report("session with peer " + state_->name(), session.status());
     return session.status();
