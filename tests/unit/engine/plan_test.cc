@@ -63,7 +63,7 @@ class PlanTest : public ::testing::Test {
 };
 
 TEST_F(PlanTest, MovesTheSameBytesAsTheNaiveModel) {
-  for (uint64_t seed = 0; seed < 200; ++seed) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
     SplitMix64 random(seed);
     std::vector<uint64_t> local, remote, sizes;
     std::vector<uint32_t> local_regions, remote_regions;
