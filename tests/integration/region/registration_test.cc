@@ -71,7 +71,7 @@ TEST_F(RegistrationTest, TenThousandViewsComeAndGo) {
   const auto engine = make_engine("views");
   constexpr size_t kViews = 10'000;
   const PageMap memory(kViews * 4096);
-  const int rounds = kSanitized ? 5 : 100;
+  const int rounds = kSanitized ? 5 : 30;
   for (int round = 0; round < rounds; ++round) {
     std::vector<Region> views;
     views.reserve(kViews);
@@ -90,7 +90,7 @@ TEST_F(RegistrationTest, TenThousandViewsComeAndGo) {
 
 // T11: memory that is mapped, registered, used, deregistered and unmapped costs nothing afterwards.
 TEST_F(RegistrationTest, ThreeHundredRoundsOfFreshMemoryStayFlat) {
-  constexpr uint64_t kBytes = 8 << 20;
+  constexpr uint64_t kBytes = 2 << 20;
   OwnerProcess owner(options("owner"));
   const OwnedRegion remote = owner.allocate(kBytes);
   owner.fill(remote, seed());
