@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 JOBS = os.cpu_count() or 2
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
-STEP_TIMEOUT_S = 1200
+STEP_TIMEOUT_S = 1500
 SANITIZED = ("unit_tests", "integration_tests")
 
 
@@ -86,7 +86,10 @@ def run_and_watch(
         raise
     finally:
         timer.cancel()
-    return process.wait() == 0 and not seen
+    status = process.wait()
+    if status == -signal.SIGKILL:
+        print(f"killed, perhaps after {STEP_TIMEOUT_S} s: {' '.join(words)}", flush=True)
+    return status == 0 and not seen
 
 
 def python_side() -> bool:
