@@ -28,9 +28,9 @@ TEST_F(AddressTest, CanonicalFormsRoundTrip) {
 // T24.
 TEST_F(AddressTest, BadFormsAreRefusedByName) {
   for (const char* text :
-       {"::1", "2001:db8::1:5000", "host", "", ":", "[::1]", "[::1:5000", "::1]:5000", "1.2.3.4:",
-        "1.2.3.4:65536", "1.2.3.4:-1", "1.2.3.4:abc", "1.2.3.4: 80", "1.2.3.4:+80", "[]:80",
-        "[::1]x:80", "http://[::1]:80/metadata"}) {
+       {"::1", "2001:db8::1:5000", "host", "", ":", "[::1]", "[::1:5000", "::1]:5000",
+        "1.2.3.4:", "1.2.3.4:65536", "1.2.3.4:-1", "1.2.3.4:abc", "1.2.3.4: 80", "1.2.3.4:+80",
+        "[]:80", "[::1]x:80", "http://[::1]:80/metadata"}) {
     const Status status = parse_endpoint(text).status();
     EXPECT_EQ(status.code(), Code::kInvalidArgument) << text;
     EXPECT_NE(status.message().find(text), std::string_view::npos) << status.message();

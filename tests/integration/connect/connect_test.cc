@@ -227,9 +227,9 @@ TEST_F(ConnectTest, SixtyFourSilentGuestsDoNotStallTheEngine) {
   std::vector<UniqueFd> guests;
   for (int i = 0; i < 64; ++i) {
     guests.push_back(loopback_socket());
-    ASSERT_EQ(::connect(guests.back().get(), reinterpret_cast<const sockaddr*>(&address),
-                        sizeof address),
-              0);
+    ASSERT_EQ(
+        ::connect(guests.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+        0);
     if (i % 2 == 0) (void)::send(guests.back().get(), "SL", 2, MSG_NOSIGNAL);
   }
   // A peer that is connected notices nothing.
@@ -237,9 +237,8 @@ TEST_F(ConnectTest, SixtyFourSilentGuestsDoNotStallTheEngine) {
   EXPECT_EQ(owner.take(2s).size(), 1U);
   // New ones are in at the latest when the silent ones have been shown out.
   EXPECT_TRUE(eventually([&] { return engine->connect(owner.descriptor(), 1s).ok(); }, 5s));
-  EXPECT_TRUE(eventually([&] {
-    return metric_in(owner.metrics_text(), "handshakes_refused_total") >= 64;
-  }));
+  EXPECT_TRUE(eventually(
+      [&] { return metric_in(owner.metrics_text(), "handshakes_refused_total") >= 64; }));
 }
 
 // T49: random frames to the listener; the engine lives and counts.
@@ -253,8 +252,8 @@ TEST_F(ConnectTest, RandomHellosAreRefusedAndCounted) {
   const int rounds = 300;
   for (int i = 0; i < rounds; ++i) {
     const UniqueFd guest = loopback_socket();
-    ASSERT_EQ(
-        ::connect(guest.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::connect(guest.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address),
+              0);
     std::vector<std::byte> bytes(24 + random.below(200));
     for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
     if (i % 3 != 0) {  // A good header, so that what follows is looked at.

@@ -45,8 +45,7 @@ TEST_P(CloseTest, SecondCloseIsOkAndEverythingElseIsClosed) {
   EXPECT_REASON(Reason::kClosed, link.peer.notify(bytes_of("x")));
   EXPECT_REASON(Reason::kClosed, link.local.deregister());
   const std::array<const Region*, 1> own = {&link.local};
-  EXPECT_REASON(Reason::kClosed,
-                link.peer.session(own, std::span(&link.remote.desc, 1)).status());
+  EXPECT_REASON(Reason::kClosed, link.peer.session(own, std::span(&link.remote.desc, 1)).status());
 }
 
 TEST_P(CloseTest, HandlesOutliveTheEngineInAnyOrder) {
@@ -141,8 +140,7 @@ TEST_F(LifeTest, HundredConnectionsLeaveNothing) {
   EXPECT_EQ(first_wrong(memory.bytes(), seed()), std::nullopt);
   EXPECT_TRUE(eventually([&] { return open_fds() == fds; })) << open_fds() << " against " << fds;
   EXPECT_TRUE(eventually([&] { return metric(*engine, "peers") == 0; }));
-  EXPECT_TRUE(
-      eventually([&] { return metric_in(owner.metrics_text(), "inbound_peers") == 0; }));
+  EXPECT_TRUE(eventually([&] { return metric_in(owner.metrics_text(), "inbound_peers") == 0; }));
   EXPECT_EQ(metric(*engine, "mapped_bytes"), 0);
 }
 

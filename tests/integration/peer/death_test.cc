@@ -50,7 +50,8 @@ TEST_P(PeerDeathTest, KilledMidTransferIsPeerLostWithinTwoSeconds) {
 TEST_P(PeerDeathTest, ThirtyTwoInFlightAllEnd) {
   Link link(reader_options("reader"), options("owner"), path(), kBytes);
   std::vector<Transfer> transfers;
-  for (int i = 0; i < 32; ++i) transfers.push_back(must(link.session.read(long_work().list(), 20s)));
+  for (int i = 0; i < 32; ++i)
+    transfers.push_back(must(link.session.read(long_work().list(), 20s)));
   link.owner.process().kill_hard();
   for (Transfer& transfer : transfers) {
     EXPECT_EQ(transfer.wait(2s).code(), Code::kPeerLost);

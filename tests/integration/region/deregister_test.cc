@@ -61,7 +61,7 @@ TEST_P(DeregisterTest, ReadersNeverSeeStaleBytesAsSuccess) {
   const auto engine = must(Engine::create(reader_options("reader")));
   Peer peer = must(engine->connect(owner.descriptor()));
   std::mutex mutex;
-  RegionDesc current;            // Under the mutex.
+  RegionDesc current;  // Under the mutex.
   std::atomic<bool> stop{false};
   std::atomic<int> successes{0};
   std::atomic<int> superseded{0};

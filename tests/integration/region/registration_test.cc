@@ -1,14 +1,13 @@
 // Registering much and often (T11), in vain (T37, T46), and all or nothing.
 
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <cstdio>
 
 #include <linux/capability.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include "integration/support/engine_test.h"
 

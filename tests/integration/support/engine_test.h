@@ -32,21 +32,20 @@ T must(Result<T> result) {
 }
 
 // With `<<` like gtest's own.
-#define EXPECT_OK(expr)                                                    \
-  GTEST_AMBIGUOUS_ELSE_BLOCKER_                                            \
-  if (const ::stagelink::Status sl_status = (expr); sl_status.ok()) {      \
-  } else                                                                   \
+#define EXPECT_OK(expr)                                               \
+  GTEST_AMBIGUOUS_ELSE_BLOCKER_                                       \
+  if (const ::stagelink::Status sl_status = (expr); sl_status.ok()) { \
+  } else                                                              \
     ADD_FAILURE() << #expr << ": " << sl_status.to_string() << " "
-#define ASSERT_OK(expr)                                                    \
-  GTEST_AMBIGUOUS_ELSE_BLOCKER_                                            \
-  if (const ::stagelink::Status sl_status = (expr); sl_status.ok()) {      \
-  } else                                                                   \
+#define ASSERT_OK(expr)                                               \
+  GTEST_AMBIGUOUS_ELSE_BLOCKER_                                       \
+  if (const ::stagelink::Status sl_status = (expr); sl_status.ok()) { \
+  } else                                                              \
     GTEST_FAIL() << #expr << ": " << sl_status.to_string() << " "
-#define EXPECT_REASON(expected, expr)                                      \
-  GTEST_AMBIGUOUS_ELSE_BLOCKER_                                            \
-  if (const ::stagelink::Status sl_status = (expr);                        \
-      sl_status.reason() == (expected)) {                                  \
-  } else                                                                   \
+#define EXPECT_REASON(expected, expr)                                                         \
+  GTEST_AMBIGUOUS_ELSE_BLOCKER_                                                               \
+  if (const ::stagelink::Status sl_status = (expr); sl_status.reason() == (expected)) {       \
+  } else                                                                                      \
     ADD_FAILURE() << #expr << ": expected " << ::stagelink::reason_name(expected) << ", got " \
                   << sl_status.to_string() << " "
 
@@ -87,11 +86,11 @@ class PathTest : public EngineTest, public ::testing::WithParamInterface<Path> {
   // Options of a reader that reaches memory on this path only.
   EngineOptions reader_options(const std::string& name) const;
 };
-#define SL_FOR_BOTH_PATHS(suite)                                                              \
-  INSTANTIATE_TEST_SUITE_P(Both, suite,                                                       \
-                           ::testing::Values(::stagelink::test::Path::kShm,                   \
-                                             ::stagelink::test::Path::kUnix),                 \
-                           ::stagelink::test::path_name)
+#define SL_FOR_BOTH_PATHS(suite)                                                        \
+  INSTANTIATE_TEST_SUITE_P(                                                             \
+      Both, suite,                                                                      \
+      ::testing::Values(::stagelink::test::Path::kShm, ::stagelink::test::Path::kUnix), \
+      ::stagelink::test::path_name)
 
 OwnedRegion make_region(OwnerProcess& owner, Path path, uint64_t bytes,
                         Access access = Access::kReadWrite);

@@ -57,8 +57,8 @@ std::optional<size_t> first_wrong(std::span<const std::byte> bytes, uint64_t see
 }
 
 std::optional<size_t> first_not(std::span<const std::byte> bytes, std::byte value) {
-  if (bytes.empty() || (bytes[0] == value && std::memcmp(bytes.data(), bytes.data() + 1,
-                                                         bytes.size() - 1) == 0)) {
+  if (bytes.empty() ||
+      (bytes[0] == value && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0)) {
     return std::nullopt;
   }
   const auto at = std::find_if(bytes.begin(), bytes.end(), [&](std::byte b) { return b != value; });
@@ -108,8 +108,8 @@ AliasedMemory::AliasedMemory(size_t body, size_t tail) : tail_(tail) {
     ok = ::mmap(at + offset, std::min(kWindow, body - offset), kProtection, MAP_SHARED | MAP_FIXED,
                 window.get(), 0) != MAP_FAILED;
   }
-  ok = ok && ::mmap(at + body, tail, kProtection, MAP_SHARED | MAP_FIXED, end.get(), 0) !=
-                 MAP_FAILED;
+  ok = ok &&
+       ::mmap(at + body, tail, kProtection, MAP_SHARED | MAP_FIXED, end.get(), 0) != MAP_FAILED;
   if (!ok) throw std::bad_alloc();
   bytes_ = {at, body + tail};
 }

@@ -1,10 +1,10 @@
 // Sizes beyond 2 and 4 GiB (T36). Memory that large is address space only: see AliasedMemory.
 
-#include <csignal>
-#include <pthread.h>
-
 #include <atomic>
+#include <csignal>
 #include <thread>
+
+#include <pthread.h>
 
 #include "integration/support/engine_test.h"
 

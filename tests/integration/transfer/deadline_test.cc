@@ -161,8 +161,8 @@ TEST_P(DeadlineTest, DroppedTransferCompletesWithoutCopyThreads) {
 TEST_P(DeadlineTest, DroppedTransferEndsAtItsDeadline) {
   Link link = this->link(kRegion);
   { const Transfer dropped = must(link.session.read(long_work(kRegion).list(), 5ms)); }
-  EXPECT_TRUE(eventually(
-      [&] { return metric(*link.engine, "failures_total", "timed_out") == 1; }, 20s));
+  EXPECT_TRUE(
+      eventually([&] { return metric(*link.engine, "failures_total", "timed_out") == 1; }, 20s));
   EXPECT_EQ(metric(*link.engine, "transfers_in_flight"), 0);
 }
 

@@ -112,9 +112,7 @@ class ShmTransportTest : public AccessLanesTest {
     row_.state.store(kLive);
     kernel_ = memory::pick_copy_kernel(0);
   }
-  ShmTransport transport() {
-    return ShmTransport(lanes_, lost_, kernel_, {{&row_, kLive, 0}});
-  }
+  ShmTransport transport() { return ShmTransport(lanes_, lost_, kernel_, {{&row_, kLive, 0}}); }
   CopyItem item() {
     return {local_.data(), reinterpret_cast<uint64_t>(remote_.data()), local_.size(), 0, 0};
   }
