@@ -101,6 +101,7 @@ TEST_P(ForkTest, DestroyingInheritedObjectsLeavesTheParentAlone) {
 }
 
 TEST_P(ForkTest, ChildMakesAnEngineOfItsOwn) {
+  if (kThreadSanitized) GTEST_SKIP() << "it allows no thread in a forked child";
   Link link(reader_options("reader"), options("owner"), path(), kBytes);
   link.owner.fill(link.remote, seed());
   const int code = in_fork([&] {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include <unistd.h>
 
@@ -29,6 +30,7 @@ std::string text_of(std::span<const std::byte> bytes) {
 }
 
 EngineTest::EngineTest() : seed_(seed_of_environment()) {
+  if (kSanitized) std::thread([] {}).join();  // A sanitizer's own thread comes with the first one.
   std::string name = ::testing::TempDir() + "sl-test-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp: " + name);
   runtime_dir_ = name;

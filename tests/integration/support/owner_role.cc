@@ -10,6 +10,7 @@
 #include "integration/support/options_blob.h"
 #include "integration/support/owner_process.h"
 #include "integration/support/private_memory.h"
+#include "integration/support/unseen.h"
 
 namespace stagelink::test {
 namespace {
@@ -70,6 +71,7 @@ class OwnerRole {
   }
 
   Status register_memory(ByteReader& in, ByteWriter& out) {
+    const UnseenByTsan unseen;
     auto memory = std::make_unique<PrivateMemory>(in.get<uint64_t>());
     const RegisterOptions options{in.get<Access>()};
     const auto bytes = memory->bytes();
@@ -92,12 +94,14 @@ class OwnerRole {
 
   Status fill(ByteReader& in) {
     const auto bytes = span_of(in);
+    const UnseenByTsan unseen;
     fill_pattern(bytes, in.get<uint64_t>());
     return Status();
   }
 
   Status set(ByteReader& in) {
     const auto bytes = span_of(in);
+    const UnseenByTsan unseen;
     std::memset(bytes.data(), in.get<uint8_t>(), bytes.size());
     return Status();
   }
@@ -105,12 +109,14 @@ class OwnerRole {
   Status first_wrong(ByteReader& in, ByteWriter& out) {
     const auto bytes = span_of(in);
     const auto seed = in.get<uint64_t>();
+    const UnseenByTsan unseen;
     out.put(uint64_t{test::first_wrong(bytes, seed, in.get<uint64_t>()).value_or(kNowhere)});
     return Status();
   }
 
   Status first_not(ByteReader& in, ByteWriter& out) {
     const auto bytes = span_of(in);
+    const UnseenByTsan unseen;
     out.put(uint64_t{test::first_not(bytes, in.get<std::byte>()).value_or(kNowhere)});
     return Status();
   }

@@ -12,4 +12,15 @@ inline constexpr bool kSanitized =
 inline constexpr bool kSanitized = false;
 #endif
 
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SL_TEST_THREAD_SANITIZER 1
+#endif
+#endif
+#if defined(SL_TEST_THREAD_SANITIZER) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitized = true;
+#else
+inline constexpr bool kThreadSanitized = false;
+#endif
+
 }  // namespace stagelink::test
