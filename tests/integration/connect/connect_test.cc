@@ -1,5 +1,6 @@
 // Connecting, and what may stand at the other end instead of an engine (T21, T24, T46).
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -76,8 +77,8 @@ std::vector<std::byte> frame_of(wire::FrameType type, std::span<const std::byte>
   header.type = type;
   header.payload_bytes = static_cast<uint32_t>(payload.size());
   const auto head = wire::encode(header);
-  std::vector<std::byte> frame(head.begin(), head.end());
-  frame.insert(frame.end(), payload.begin(), payload.end());
+  std::vector<std::byte> frame(head.size() + payload.size());
+  std::copy(payload.begin(), payload.end(), std::copy(head.begin(), head.end(), frame.begin()));
   return frame;
 }
 
