@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -70,6 +70,15 @@ def test_others_run_while_a_transfer_copies(engine: sl.Engine, other: sl.Engine)
         assert counter.count - before > 1_000
 
 
+@pytest.fixture
+def ctrl_c_raises() -> Iterator[None]:
+    # Python leaves SIGINT alone when it was started with it ignored, as background jobs are.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_raises")
 def test_ctrl_c_interrupts_a_wait(engine: sl.Engine) -> None:
     timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
     timer.start()
