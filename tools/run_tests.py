@@ -262,6 +262,9 @@ def main() -> int:
             ("fuzz", step_fuzz(arguments.fuzz_seconds)),
             ("tsan", step_tsan),
         ]
+    # A shell that puts this into the background has SIGINT ignored, and children would inherit that;
+    # tests raise it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     tally = Tally()
     started = time.monotonic()
     for name, step in steps:
