@@ -262,8 +262,7 @@ def main() -> int:
             ("fuzz", step_fuzz(arguments.fuzz_seconds)),
             ("tsan", step_tsan),
         ]
-    # A shell that puts this into the background has SIGINT ignored, and children would inherit that;
-    # tests raise it.
+    # A shell that puts this into the background ignores SIGINT, and so would the tests that raise it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tally = Tally()
     started = time.monotonic()
