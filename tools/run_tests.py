@@ -262,7 +262,7 @@ def main() -> int:
             ("fuzz", step_fuzz(arguments.fuzz_seconds)),
             ("tsan", step_tsan),
         ]
-    # A shell that puts this into the background ignores SIGINT, and so would the tests that raise it.
+    # In the background of a shell SIGINT is ignored, and children inherit that; tests raise it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tally = Tally()
     started = time.monotonic()
