@@ -31,6 +31,7 @@ Result<std::unique_ptr<Rig>> Rig::create(const RigOptions& options) {
   rig->private_memory_.emplace(std::move(memory));
 
   EngineOptions engine_options;
+  engine_options.huge_pages = Effort::kTry;  // As the target's.
   engine_options.name = "bench-initiator";
   engine_options.transports = options.transports;
   SL_ASSIGN(rig->engine_, Engine::create(engine_options));

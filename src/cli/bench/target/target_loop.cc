@@ -136,6 +136,7 @@ Status serve(const TargetOptions& options) {
   EngineOptions engine_options;
   engine_options.name = "bench-target";
   engine_options.transports = options.transports;
+  engine_options.huge_pages = Effort::kTry;  // As a pool of this size should have: docs/memory.md.
   SL_ASSIGN(std::unique_ptr<Engine> engine, Engine::create(engine_options));
   Target target(std::move(engine));
   for (;;) {
