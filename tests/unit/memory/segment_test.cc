@@ -85,7 +85,9 @@ TEST(SegmentTest, MoreThanTheHostHasIsNoSpaceAtOnceAndLeavesNothing) {
   EXPECT_NE(refused.status().message().find("32 TiB"), std::string_view::npos)
       << refused.status().to_string();
   EXPECT_EQ(open_fds(), fds);
-  if (!kSanitized) EXPECT_LE(lines_of_maps(), maps + 1);  // The heap may have grown.
+  if (!kSanitized) {
+    EXPECT_LE(lines_of_maps(), maps + 1);  // The heap may have grown.
+  }
 }
 
 TEST(SegmentTest, AllPagesAreReservedBeforeTheyAreTouched) {
