@@ -142,6 +142,45 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
+// The number of bytes of the UTF-8 character that starts with `lead`, and the least code point that
+// needs so many; none: no character starts so.
+struct Utf8Form {
+  size_t size = 0;
+  char32_t payload = 0;  // The bits of the lead byte that belong to the code point.
+  char32_t least = 0;
+};
+
+Utf8Form utf8_form(unsigned char lead) noexcept {
+  if (lead < 0x80) return {1, lead, 0};
+  if (lead < 0xc0) return {};
+  if (lead < 0xe0) return {2, lead & 0x1fU, 0x80};
+  if (lead < 0xf0) return {3, lead & 0x0fU, 0x800};
+  if (lead < 0xf8) return {4, lead & 0x07U, 0x10000};
+  return {};
+}
+
+bool is_plain_character(char32_t c) noexcept {
+  if (c < 0x20 || (c >= 0x7f && c < 0xa0)) return false;  // C0, DEL, C1 with NEL.
+  if (c == 0x2028 || c == 0x2029) return false;           // Line and paragraph separator.
+  if (c >= 0xd800 && c <= 0xdfff) return false;           // Surrogates.
+  if (c == 0xfeff || (c >= 0xfdd0 && c <= 0xfdef)) return false;
+  return (c & 0xfffe) != 0xfffe && c <= 0x10ffff;  // The last two of each plane.
+}
+
+// The bytes of the plain character that `text` begins with; 0: it begins with none.
+size_t plain_prefix(std::string_view text) noexcept {
+  if (text.empty()) return 0;
+  const Utf8Form form = utf8_form(static_cast<unsigned char>(text[0]));
+  if (form.size == 0 || text.size() < form.size) return 0;
+  char32_t character = form.payload;
+  for (size_t i = 1; i < form.size; ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if ((byte & 0xc0) != 0x80) return 0;
+    character = (character << 6) | (byte & 0x3fU);
+  }
+  return character >= form.least && is_plain_character(character) ? form.size : 0;
+}
+
 }  // namespace
 
 Result<Duration> parse_duration(std::string_view text) {
@@ -214,18 +253,29 @@ std::string_view nearest_name(std::string_view text, std::span<const std::string
   return best;
 }
 
+bool is_plain_text(std::string_view text) noexcept {
+  while (!text.empty()) {
+    const size_t size = plain_prefix(text);
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
 std::string escape_control(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= 0x20 && byte != 0x7f) {
-      out += c;
-    } else if (c == '\n') {
+  while (!text.empty()) {
+    const size_t plain = plain_prefix(text);
+    if (plain > 0) {
+      out += text.substr(0, plain);
+    } else if (text[0] == '\n') {
       out += "\\n";
     } else {
-      out += fmt::format("\\x{:02x}", byte);
+      // One byte at a time: what continues a spoilt character begins no other, and is next.
+      out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
     }
+    text.remove_prefix(std::max<size_t>(plain, 1));
   }
   return out;
 }

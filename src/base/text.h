@@ -32,7 +32,11 @@ std::string format_bytes(uint64_t bytes);
 // The name that `text` is most likely meant to be; empty if none is near.
 std::string_view nearest_name(std::string_view text, std::span<const std::string_view> names);
 
-// Control characters as \n or \x1b, so that foreign text stays on its line.
+// Plain text is UTF-8 without control characters (C0, DEL, C1), line and paragraph separators, byte
+// order marks and non-characters: it stays on its line and may stand in any file.
+bool is_plain_text(std::string_view text) noexcept;
+
+// Whatever is not plain as \n or, byte by byte, \x1b, so that foreign text stays on its line.
 std::string escape_control(std::string_view text);
 
 }  // namespace stagelink

@@ -204,7 +204,7 @@ std::string quoted_text(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') out += '\\';
-    out += c;  // Control characters are refused by the table.
+    out += c;  // Only plain text gets past the table.
   }
   return out + "\"";
 }

@@ -80,7 +80,7 @@ a file and says what is wrong; `stagelink config show` prints what is in force.
 | boolean | `true false yes no on off` |
 | effort | `off`; `try` falls back with one warning; `require` fails and names the limit |
 | list | `[shm, unix]` in files, `shm,unix` as one text |
-| string | any text without control characters; in JSON within quotes |
+| string | UTF-8 without control characters, line separators (U+0085, U+2028, U+2029), byte order marks and non-characters; in JSON within quotes |
 
 `STAGELINK_LOG_LEVEL` (`debug info warning error off`, default `warning`) sets what is written to the
 standard error stream.

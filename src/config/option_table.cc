@@ -31,13 +31,12 @@ bool in_range(const OptionRow& row, int64_t value) noexcept {
   return value >= row.min && value <= row.max;
 }
 
-bool has_control(std::string_view text) noexcept {
-  return std::any_of(text.begin(), text.end(),
-                     [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
-}
+constexpr std::string_view kNotPlain =
+    "it is not UTF-8, or holds control characters, line separators, byte order marks or "
+    "non-characters";
 
 Status check_string(const OptionRow& row, std::string_view text) {
-  if (has_control(text)) return wrong(row, text, "it holds control characters");
+  if (!is_plain_text(text)) return wrong(row, text, kNotPlain);
   if (!in_range(row, static_cast<uint64_t>(text.size()))) return wrong(row, text);
   if (row.check == nullptr || text.empty()) return {};
   const Status status = row.check(text);
@@ -49,7 +48,8 @@ Status check_list(const OptionRow& row, const std::vector<std::string>& list) {
   for (const std::string& entry : list) {
     const bool known = row.choices.empty() || std::find(row.choices.begin(), row.choices.end(),
                                                         entry) != row.choices.end();
-    if (!known || entry.empty() || has_control(entry)) return wrong(row, entry);
+    if (!known || entry.empty()) return wrong(row, entry);
+    if (!is_plain_text(entry)) return wrong(row, entry, kNotPlain);
     if (!seen.insert(entry).second) return wrong(row, entry, "it stands in the list twice");
   }
   if (!in_range(row, static_cast<uint64_t>(list.size()))) {

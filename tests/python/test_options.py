@@ -57,6 +57,18 @@ def test_a_bad_value_is_refused_by_the_name_of_its_option(options: dict[str, obj
         sl.Engine(**options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("text", ["\n", "\x7f", "\x85", "\x99", "\u2028", "\ufeff", "\ufffe"])
+def test_text_that_is_not_plain_is_refused_and_shown_escaped(text: str) -> None:
+    with pytest.raises(sl.InvalidArgument, match=r"name: `a\\(n|x)") as caught:
+        sl.Engine(name="a" + text)
+    assert text not in str(caught.value)
+
+
+def test_text_may_hold_letters_of_any_script() -> None:
+    with sl.Engine(name="ä漢😀") as engine:
+        assert engine.name == "ä漢😀"
+
+
 def test_a_file_sets_options_and_keywords_go_before_it(tmp_path: Path) -> None:
     file = tmp_path / "stagelink.yaml"
     file.write_text("engine:\n  name: from-file\n  copy_threads: 0\n")

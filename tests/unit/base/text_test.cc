@@ -134,6 +134,59 @@ TEST(TextTest, NearestNameIsFoundOnlyWhenItIsNear) {
 TEST(TextTest, ControlCharactersAreEscaped) {
   EXPECT_EQ(escape_control("a\nb\x1b\x7f"), "a\\nb\\x1b\\x7f");
   EXPECT_EQ(escape_control("\xc3\xa4"), "\xc3\xa4");
+  EXPECT_EQ(escape_control(""), "");
+}
+
+// The UTF-8 of a code point, also of those that have none by the standard.
+std::string utf8(char32_t c) {
+  const auto tail = [c](int shift) { return static_cast<char>(0x80 | ((c >> shift) & 0x3f)); };
+  if (c < 0x80) return {static_cast<char>(c)};
+  if (c < 0x800) return {static_cast<char>(0xc0 | (c >> 6)), tail(0)};
+  if (c < 0x10000) return {static_cast<char>(0xe0 | (c >> 12)), tail(6), tail(0)};
+  return {static_cast<char>(0xf0 | (c >> 18)), tail(12), tail(6), tail(0)};
+}
+
+TEST(TextTest, BothSidesOfEveryCharacterThatIsNotPlain) {
+  constexpr char32_t kPlain[] = {0x20,   0x7e,   0xa0,    0x7ff,   0x800,   0x2027,  0x202a,
+                                 0xd7ff, 0xe000, 0xfdcf,  0xfdf0,  0xfefe,  0xff00,  0xfffd,
+                                 0xe4,   0x6f22, 0x1f600, 0x10000, 0x1fffd, 0x20000, 0x10fffd};
+  for (const char32_t c : kPlain) {
+    EXPECT_TRUE(is_plain_text(utf8(c))) << std::hex << static_cast<uint32_t>(c);
+    EXPECT_EQ(escape_control("a" + utf8(c) + "b"), "a" + utf8(c) + "b");
+  }
+  constexpr char32_t kRefused[] = {0x0,    0x9,     0xa,     0xd,      0x1f,     0x7f,
+                                   0x80,   0x85,    0x99,    0x9f,     0x2028,   0x2029,
+                                   0xd800, 0xdfff,  0xfdd0,  0xfdef,   0xfeff,   0xfffe,
+                                   0xffff, 0x1fffe, 0x1ffff, 0x10fffe, 0x10ffff, 0x110000};
+  for (const char32_t c : kRefused) {
+    EXPECT_FALSE(is_plain_text("a" + utf8(c) + "b")) << std::hex << static_cast<uint32_t>(c);
+    const std::string shown = escape_control("a" + utf8(c) + "b");
+    EXPECT_TRUE(is_plain_text(shown)) << shown;
+    EXPECT_EQ(shown.find(utf8(c)), std::string::npos) << shown;
+  }
+}
+
+TEST(TextTest, TextThatIsNotUtf8IsNotPlainAndIsEscapedByteByByte) {
+  const std::string_view spoilt[] = {
+      "\x80",              // A byte that only continues.
+      "\xc3",              // Cut off.
+      "\xe2\x82",          //
+      "\xf0\x9f\x98",      //
+      "\xc3(",             // Not continued.
+      "\xe2\x82(",         //
+      "\xc1\xbf",          // Longer than needed: U+007F, U+07FF and U+FFFD.
+      "\xe0\x9f\xbf",      //
+      "\xf0\x8f\xbf\xbd",  //
+      "\xf8\x88\x80\x80\x80",
+      "\xff",
+  };
+  for (const std::string_view text : spoilt) {
+    EXPECT_FALSE(is_plain_text(text)) << escape_control(text);
+    EXPECT_TRUE(is_plain_text(escape_control(text))) << escape_control(text);
+  }
+  EXPECT_EQ(escape_control("\xe2\x82("), "\\xe2\\x82(");
+  EXPECT_EQ(escape_control("\xc3\xc3\xa4"), "\\xc3\xc3\xa4");
+  EXPECT_EQ(escape_control("\xc2\x99"), "\\xc2\\x99");
 }
 
 }  // namespace

@@ -342,6 +342,46 @@ TEST_F(EngineConfigTest, TheTextReadsBackToTheSameOptions) {
   EXPECT_EQ(again->transfer_timeout, options.transfer_timeout);
 }
 
+// A control character of the second block, both separators, a byte order mark, a non-character, and
+// a byte that is not UTF-8.
+constexpr std::string_view kNotPlain[] = {"\xc2\x99",     "\xc2\x85",     "\xe2\x80\xa8",
+                                          "\xe2\x80\xa9", "\xef\xbb\xbf", "\xef\xbf\xbe"};
+
+TEST_F(EngineConfigTest, TextThatIsNotPlainIsRefusedFromEverySource) {
+  EXPECT_EQ(failure_of("engine:\n  runtime_dir: \"\\x99\"\n"),
+            "2:16: runtime_dir: `\\xc2\\x99` is not a text of 0 to 85 bytes: it is not UTF-8, or "
+            "holds control characters, line separators, byte order marks or non-characters");
+  EXPECT_FALSE(load_file("engine:\n  name: a\xef\xbb\xbf\n").ok());
+  EXPECT_FALSE(load_file("{\"engine\": {\"name\": \"a\\ufffe\"}}", "e.json").ok());
+  for (const std::string_view text : kNotPlain) {
+    const std::string value = "a" + std::string(text) + "b";
+    set_variable("STAGELINK_NAME", value);
+    EXPECT_FALSE(load_engine_options({}).ok());
+    ::unsetenv("STAGELINK_NAME");
+    EXPECT_FALSE(load_engine_options({"", false, {"name=" + value}}).ok());
+    EngineOptions options;
+    EXPECT_FALSE(set_option(options, "runtime_dir", value).ok());
+    EXPECT_FALSE(set_option_value(options, "transports", std::vector<std::string>{value}).ok());
+    options.name = value;  // As the library's users fill in the struct.
+    EXPECT_EQ(check_engine_options(options).reason(), Reason::kInvalidArgument);
+  }
+  EngineOptions options;
+  EXPECT_NE(set_option(options, "name", "a\xff").message().find("name: `a\\xff` is not a text"),
+            std::string_view::npos);
+}
+
+TEST_F(EngineConfigTest, PlainTextOfEveryLengthReadsBack) {
+  EngineOptions options;
+  // Beside what is refused: U+00A0, U+2027, U+202A, U+FFFD, U+10FFFD, and letters of 1 to 4 bytes.
+  options.name = "~\xc2\xa0\xe2\x80\xa7\xe2\x80\xaa\xef\xbf\xbd\xf4\x8f\xbf\xbd";
+  options.runtime_dir = "/a \xc3\xa4/\xe6\xbc\xa2/\xf0\x9f\x98\x80";
+  ASSERT_TRUE(check_engine_options(options).ok()) << check_engine_options(options).to_string();
+  auto again = load_file(to_text(options));
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again->name, options.name);
+  EXPECT_EQ(again->runtime_dir, options.runtime_dir);
+}
+
 TEST_F(EngineConfigTest, EveryAdvertiseFormIsChecked) {
   EngineOptions options;
   for (const char* good : {"", "host", "host:80", "10.0.0.1", "[::1]:80", "[::1]"}) {
