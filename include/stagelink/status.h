@@ -50,6 +50,7 @@ enum class Reason : uint8_t {
   kPermission,
   kReadOnly,
   kOtherUser,
+  kAuthentication,
   // not_found
   kNotFound,
   // already_exists
@@ -82,6 +83,7 @@ enum class Reason : uint8_t {
   kTooManyRanges,
   kHugePages,
   kNuma,
+  kNoPorts,
   // unreachable
   kUnreachable,
   kRefused,
