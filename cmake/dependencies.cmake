@@ -36,6 +36,23 @@ if(NOT CMAKE_CROSSCOMPILING)
   target_link_libraries(stagelink_yaml INTERFACE ${STAGELINK_YAML_LIBRARY})
 endif()
 
+# libsodium: HMAC-SHA-256, wiped and locked memory. The archive is position independent too.
+find_path(STAGELINK_SODIUM_DIR sodium.h)
+stagelink_require(STAGELINK_SODIUM_DIR libsodium-dev)
+add_library(stagelink_sodium INTERFACE)
+target_include_directories(stagelink_sodium SYSTEM INTERFACE ${STAGELINK_SODIUM_DIR})
+if(NOT CMAKE_CROSSCOMPILING)
+  find_library(STAGELINK_SODIUM_LIBRARY NAMES libsodium.a sodium)
+  stagelink_require(STAGELINK_SODIUM_LIBRARY libsodium-dev)
+  target_link_libraries(stagelink_sodium INTERFACE ${STAGELINK_SODIUM_LIBRARY})
+endif()
+
+# xxHash: its header alone, compiled into the files that use it.
+find_path(STAGELINK_XXHASH_DIR xxhash.h)
+stagelink_require(STAGELINK_XXHASH_DIR libxxhash-dev)
+add_library(stagelink_xxhash INTERFACE)
+target_include_directories(stagelink_xxhash SYSTEM INTERFACE ${STAGELINK_XXHASH_DIR})
+
 find_path(STAGELINK_JSON_DIR nlohmann/json.hpp)
 stagelink_require(STAGELINK_JSON_DIR nlohmann-json3-dev)
 add_library(stagelink_json INTERFACE)

@@ -35,6 +35,8 @@ profile_build() {
   need libfmt-dev file /usr/include/fmt/format.h /usr/local/include/fmt/format.h
   need libyaml-dev file /usr/include/yaml.h /usr/local/include/yaml.h
   need nlohmann-json3-dev file /usr/include/nlohmann/json.hpp /usr/local/include/nlohmann/json.hpp
+  need libsodium-dev file /usr/include/sodium.h /usr/local/include/sodium.h
+  need libxxhash-dev file /usr/include/xxhash.h /usr/local/include/xxhash.h
   need libcli11-dev file /usr/include/CLI/CLI.hpp /usr/local/include/CLI/CLI.hpp
 }
 

@@ -4,12 +4,13 @@
 
 #include "wire/batch_header.h"
 #include "wire/field_reader.h"
+#include "wire/notify_record.h"
 
 namespace stagelink::wire {
 namespace {
 
 bool is_known(FrameType type) noexcept {
-  return type >= FrameType::kHello && type <= FrameType::kBye;
+  return type >= FrameType::kHello && type <= FrameType::kProof;
 }
 
 template <typename T>
@@ -63,9 +64,12 @@ uint32_t max_payload_bytes(FrameType type) noexcept {
     case FrameType::kDone:
     case FrameType::kNotify: return kMaxControlBytes;
     case FrameType::kGetRegion: return kRegionRefBytes;
+    case FrameType::kNotifyAck: return kNotifyAckBytes;
     case FrameType::kRead:
     case FrameType::kWrite: return kMaxBatchBytes;
     case FrameType::kData: return kMaxDataBytes;
+    case FrameType::kChallenge: return kChallengeBytes;
+    case FrameType::kProof: return kProofBytes;
     case FrameType::kPing:
     case FrameType::kPong:
     case FrameType::kCancel:
@@ -99,6 +103,9 @@ const char* frame_name(FrameType type) noexcept {
     case FrameType::kCancel: return "cancel";
     case FrameType::kNotify: return "notify";
     case FrameType::kBye: return "bye";
+    case FrameType::kNotifyAck: return "notify_ack";
+    case FrameType::kChallenge: return "challenge";
+    case FrameType::kProof: return "proof";
   }
   return "unknown";
 }

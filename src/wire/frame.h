@@ -34,6 +34,9 @@ enum class FrameType : uint16_t {
   kCancel = 12,    // -> empty: stop serving the request; answered by kDone
   kNotify = 13,    // -> Notify record
   kBye = 14,       // either way, empty: closing in good order
+  kNotifyAck = 15,  // <- NotifyAck: notifications that were taken
+  kChallenge = 16,  // <- Challenge: the owner knows the secret; prove that you do (wire/auth.h)
+  kProof = 17,      // -> Proof
 };
 
 struct FrameHeader {
@@ -50,6 +53,8 @@ inline constexpr uint32_t kMaxControlBytes = 64 << 10;  // Of every payload but 
 inline constexpr uint32_t kMaxDataBytes = 1 << 20;
 inline constexpr uint32_t kMaxBatchBytes = 32 << 20;  // kRead, kWrite: about a million ranges.
 inline constexpr uint32_t kMaxFds = 4;
+inline constexpr uint32_t kChallengeBytes = 64;
+inline constexpr uint32_t kProofBytes = 32;
 
 std::array<std::byte, kFrameHeaderBytes> encode(const FrameHeader& header) noexcept;
 // Errors: corrupt (frame) names the field: magic, type, flags, payload_bytes beyond the bound of

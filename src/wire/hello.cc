@@ -1,5 +1,7 @@
 #include "wire/hello.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/bytes.h"
@@ -30,6 +32,20 @@ bool newer_than_ours(const Version& version) noexcept {
   return version.minor > own_version().minor;
 }
 
+constexpr uint32_t kAuthenticates = 1U << 0;
+constexpr uint32_t kChecks = 1U << 1;
+
+bool has_flags(const Version& version) noexcept { return version.minor >= 1; }
+
+// A bit that our own minor does not know is a fault; one of a newer minor is not for us.
+uint32_t get_flags(FieldReader& reader, const Version& version, uint32_t known) {
+  const auto flags = reader.get<uint32_t>("flags");
+  if ((flags & ~known) != 0 && !newer_than_ours(version)) {
+    reader.reject("flags", "has an unknown bit", flags);
+  }
+  return flags;
+}
+
 bool is_known(Role role) noexcept { return role >= Role::kControl && role <= Role::kProbe; }
 
 }  // namespace
@@ -45,6 +61,10 @@ std::vector<std::byte> encode(const Hello& hello) {
   put_instance(out, hello.host);
   out.put(hello.pid);
   out.put_string(printable(hello.name, kMaxNameBytes));
+  if (has_flags(hello.version)) {
+    out.put((hello.authenticates ? kAuthenticates : 0) | (hello.wants_checks ? kChecks : 0));
+    out.put_bytes(hello.nonce);
+  }
   return out.take();
 }
 
@@ -60,6 +80,7 @@ std::vector<std::byte> encode(const Welcome& welcome) {
   out.put(welcome.max_notification_bytes);
   out.put_string(printable(welcome.name, kMaxNameBytes));
   out.put_string(printable(welcome.socket_path, kMaxPathBytes));
+  if (has_flags(welcome.version)) out.put(welcome.checks ? kChecks : 0);
   return out.take();
 }
 
@@ -86,6 +107,13 @@ Result<Hello> decode_hello(std::span<const std::byte> in) {
   hello.host = reader.get_instance("host");
   hello.pid = reader.get<uint32_t>("pid");
   hello.name = reader.get_text("name", kMaxNameBytes);
+  if (has_flags(hello.version)) {
+    const uint32_t flags = get_flags(reader, hello.version, kAuthenticates | kChecks);
+    hello.authenticates = (flags & kAuthenticates) != 0;
+    hello.wants_checks = (flags & kChecks) != 0;
+    const auto nonce = reader.get_bytes("nonce", hello.nonce.size());
+    std::copy(nonce.begin(), nonce.end(), hello.nonce.begin());
+  }
   SL_TRY(reader.finish(newer_than_ours(hello.version)));
   return hello;
 }
@@ -104,6 +132,9 @@ Result<Welcome> decode_welcome(std::span<const std::byte> in) {
   welcome.max_notification_bytes = reader.get<uint64_t>("max_notification_bytes");
   welcome.name = reader.get_text("name", kMaxNameBytes);
   welcome.socket_path = reader.get_text("socket_path", kMaxPathBytes);
+  if (has_flags(welcome.version)) {
+    welcome.checks = (get_flags(reader, welcome.version, kChecks) & kChecks) != 0;
+  }
   SL_TRY(reader.finish(newer_than_ours(welcome.version)));
   return welcome;
 }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -9,7 +11,8 @@
 #include "stagelink/result.h"
 
 // The handshake. A text is a u16 length and its bytes, without control characters. A sender with a
-// newer minor may append fields to a hello or a welcome; an older receiver ignores them.
+// newer minor may append fields to a hello or a welcome; an older receiver ignores them. Fields
+// behind a line "since" are there if the sender's minor is that or later.
 //
 //   Hello                                   Welcome
 //   offset  bytes  field                    offset  bytes  field
@@ -22,10 +25,16 @@
 //       40     16  host                         44      4  ring_bytes
 //       56      4  pid                          48      8  page_nonce
 //       60    2+n  name                         56      8  max_notification_bytes
-//                                               64    2+n  name
-//   Outcome                                    ...    2+m  socket_path
+//    since 1.1                                  64    2+n  name
+//      ...      4  flags                       ...    2+m  socket_path
+//      ...     32  nonce                       since 1.1
+//                                              ...      4  flags
+//   Outcome
 //        0      2  reason (wire/reason_code.h)
 //        2    2+n  message
+//
+// Flags of a hello: bit 0 authenticates, bit 1 wants checked frames. Of a welcome: bit 1, frames
+// behind it are checked (wire/frame_sum.h). A bit of a newer minor is ignored.
 namespace stagelink::wire {
 
 // What a connection is for. A probe (over TCP) only learns the welcome and is closed.
@@ -37,6 +46,9 @@ struct Version {
   friend bool operator==(const Version&, const Version&) = default;
 };
 
+// Random bytes that are used once.
+using Nonce = std::array<std::byte, 32>;
+
 // First frame from the connecting side.
 struct Hello {
   Version version;
@@ -45,7 +57,10 @@ struct Hello {
   InstanceId target;    // The instance it wants; zero: whoever listens here.
   InstanceId host;      // Identity of the sender's boot and IPC namespace.
   uint32_t pid = 0;
-  std::string name;  // At most kMaxNameBytes.
+  std::string name;            // At most kMaxNameBytes.
+  bool authenticates = false;  // It has a secret: see wire/auth.h.
+  bool wants_checks = false;
+  Nonce nonce{};  // Zeros unless it authenticates.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -62,6 +77,7 @@ struct Welcome {
   uint64_t max_notification_bytes = 0;
   std::string name;
   std::string socket_path;  // Where same-host peers connect.
+  bool checks = false;      // Each frame behind the welcome ends in its sum.
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 

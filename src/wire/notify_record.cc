@@ -32,4 +32,18 @@ Result<NotifyRecord> decode_notify(std::span<const std::byte> in) {
   return record;
 }
 
+std::array<std::byte, kNotifyAckBytes> encode(const NotifyAck& ack) noexcept {
+  std::array<std::byte, kNotifyAckBytes> out{};
+  std::memcpy(out.data(), &ack.taken, sizeof(ack.taken));
+  return out;
+}
+
+Result<NotifyAck> decode_notify_ack(std::span<const std::byte> in) {
+  FieldReader reader("notify_ack", in);
+  const NotifyAck ack{reader.get<uint64_t>("taken")};
+  if (ack.taken % 8 != 0) reader.reject("taken", "is no multiple of 8", ack.taken);
+  SL_TRY(reader.finish());
+  return ack;
+}
+
 }  // namespace stagelink::wire

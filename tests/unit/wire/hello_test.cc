@@ -26,16 +26,63 @@ const Welcome kWelcome{.version = {1, 0},
                        .max_notification_bytes = 8192,
                        .name = "prefill-0",
                        .socket_path = "/run/user/0/stagelink/4712.sock"};
+// What the minor 1 appended.
+Hello newer_hello() {
+  Hello hello = kHello;
+  hello.version = {1, 1};
+  hello.authenticates = true;
+  hello.nonce.fill(std::byte{0xa5});
+  return hello;
+}
+Welcome newer_welcome() {
+  Welcome welcome = kWelcome;
+  welcome.version = {1, 1};
+  welcome.checks = true;
+  return welcome;
+}
 const Outcome kOutcome{.reason = Reason::kReadOnly, .message = "region 3 is read-only"};
 
 TEST(HelloTest, HasItsGoldenBytes) { expect_golden("hello.bin", encode(kHello)); }
 TEST(WelcomeTest, HasItsGoldenBytes) { expect_golden("welcome.bin", encode(kWelcome)); }
+TEST(HelloTest, TheNewerMinorHasItsGoldenBytes) {
+  expect_golden("hello_1_1.bin", encode(newer_hello()));
+  expect_golden("welcome_1_1.bin", encode(newer_welcome()));
+}
 TEST(OutcomeTest, HasItsGoldenBytes) { expect_golden("outcome.bin", encode(kOutcome)); }
 
 TEST(HelloTest, RoundTrips) {
   auto hello = decode_hello(encode(kHello));
   ASSERT_TRUE(hello.ok()) << hello.status().to_string();
   EXPECT_EQ(*hello, kHello);
+}
+
+TEST(HelloTest, WhatANewerMinorAppendedRoundTrips) {
+  for (const bool authenticates : {false, true}) {
+    for (const bool checks : {false, true}) {
+      Hello hello = newer_hello();
+      hello.authenticates = authenticates;
+      hello.wants_checks = checks;
+      EXPECT_EQ(*decode_hello(encode(hello)), hello);
+      Welcome welcome = newer_welcome();
+      welcome.checks = checks;
+      EXPECT_EQ(*decode_welcome(encode(welcome)), welcome);
+    }
+  }
+  expect_all_truncations_refused(encode(newer_hello()), decode_hello);
+  expect_all_truncations_refused(encode(newer_welcome()), decode_welcome);
+  EXPECT_FALSE(decode_hello(with_extra_byte(encode(newer_hello()))).ok());
+  EXPECT_FALSE(decode_welcome(with_extra_byte(encode(newer_welcome()))).ok());
+}
+
+TEST(HelloTest, AnUnknownFlagIsRefusedUnlessItIsOfANewerMinor) {
+  auto hello = encode(newer_hello());
+  place_at(hello, hello.size() - 36, uint32_t{1U << 2});
+  EXPECT_TRUE(names(decode_hello(hello).status(), "flags"));
+  place_at(hello, 2, static_cast<uint16_t>(own_version().minor + 1));
+  EXPECT_TRUE(decode_hello(hello).ok());
+  auto welcome = encode(newer_welcome());
+  place_at(welcome, welcome.size() - 4, uint32_t{1});
+  EXPECT_TRUE(names(decode_welcome(welcome).status(), "flags"));
 }
 
 TEST(WelcomeTest, RoundTrips) {

@@ -48,5 +48,27 @@ TEST(NotifyRecordTest, AWrongFieldIsNamed) {
   EXPECT_TRUE(names(decode_notify(bytes).status(), "reserved"));
 }
 
+TEST(NotifyAckTest, HasItsGoldenBytesAndRoundTrips) {
+  const NotifyAck ack{0x1122334455667788};
+  const auto bytes = encode(ack);
+  expect_golden("notify_ack.bin", bytes);
+  EXPECT_EQ(*decode_notify_ack(bytes), ack);
+}
+
+TEST(NotifyAckTest, RefusesWhatIsNoPlaceInARing) {
+  const auto raw = encode(NotifyAck{64});
+  std::vector<std::byte> bytes(raw.begin(), raw.end());
+  expect_all_truncations_refused(bytes, decode_notify_ack);
+  EXPECT_EQ(decode_notify_ack(with_extra_byte(bytes)).status().reason(), Reason::kFrame);
+  place_at(bytes, 0, uint64_t{63});
+  EXPECT_TRUE(names(decode_notify_ack(bytes).status(), "taken"));
+}
+
+TEST(NotifyAckTest, RingBytesAreHeaderAndPayloadPadded) {
+  EXPECT_EQ(notify_ring_bytes(0), 8U);
+  EXPECT_EQ(notify_ring_bytes(8), 16U);
+  EXPECT_EQ(notify_ring_bytes(9), 24U);
+}
+
 }  // namespace
 }  // namespace stagelink::wire

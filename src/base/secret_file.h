@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "stagelink/result.h"
+
+namespace stagelink {
+
+// The bytes of a secret. Wiped when it goes.
+//
+// Thread-safety: none; used by one thread.
+class Secret {
+ public:
+  Secret(Secret&& other) noexcept;
+  Secret& operator=(Secret&&) = delete;
+  ~Secret();
+  std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), size_}; }
+
+ private:
+  friend Result<Secret> read_secret_file(const std::string& path);
+  Secret();
+
+  std::unique_ptr<std::byte[]> bytes_;
+  size_t size_ = 0;
+};
+
+inline constexpr size_t kMinSecretBytes = 32;
+inline constexpr size_t kMaxSecretBytes = 4096;
+
+// All bytes of the file, which must be a regular file of this user that nobody else may touch (mode
+// 0600 or stricter), and no symbolic link. Errors name path, mode and size: not_found, permission,
+// permission (other_user), invalid_argument (size).
+Result<Secret> read_secret_file(const std::string& path);
+
+}  // namespace stagelink
