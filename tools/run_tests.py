@@ -8,6 +8,8 @@ machine cannot do (no clang, no Python module) is named as skipped and never cou
 from __future__ import annotations
 
 import argparse
+import base64
+import functools
 import os
 import pathlib
 import shutil
@@ -26,6 +28,10 @@ JOBS = os.cpu_count() or 2
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 STEP_TIMEOUT_S = 1500
 SANITIZED = ("unit_tests", "integration_tests")
+# Some seconds of each target. Counted in runs and with a fixed seed, so that all machines judge the
+# same tree the same way; seconds are only a bound for slow ones.
+FUZZ_RUNS = 1_000_000
+FUZZ_RUNS_OF_SLOW_TARGETS = {"fuzz_config": 100_000, "fuzz_stream_server": 50_000}
 
 
 class Tally:
@@ -186,43 +192,68 @@ def step_sanitizer(
         tally.add(f"build of preset {preset}", False)
 
 
-def fuzz_one(program: pathlib.Path, seconds: int) -> tuple[str, bool]:
+@functools.cache
+def fixed_addresses() -> tuple[str, ...]:
+    """What to write before a command so that its addresses repeat, where that is allowed."""
+    words = ("setarch", "-R")
+    if shutil.which(words[0]) is None or subprocess.run([*words, "true"], check=False).returncode:
+        return ()
+    return words
+
+
+def fuzz_command(program: pathlib.Path, work: pathlib.Path, seconds: int, seed: int) -> list[str]:
+    name = program.name
+    runs = FUZZ_RUNS_OF_SLOW_TARGETS.get(name, FUZZ_RUNS)
+    options = [f"-runs={runs}", f"-seed={seed}", f"-max_total_time={seconds}"]
+    options += ["-timeout=10", "-rss_limit_mb=2048", f"-artifact_prefix={work.parent}/{name}-"]
+    # Neither the schedule by the time of a run, nor what comparisons teach: they see addresses.
+    options += ["-entropic=0", "-use_cmp=0"]
+    # Named one by one: the order in which a folder is read is the file system's.
+    corpus = ROOT / "fuzz" / "corpus" / name.removeprefix("fuzz_")
+    inputs = ",".join(str(path) for path in sorted(corpus.glob("*")))
+    options += [f"-seed_inputs={inputs}"] if inputs else []
+    return [*fixed_addresses(), str(program), *options, str(work)]
+
+
+def fuzz_one(program: pathlib.Path, seconds: int, seed: int) -> tuple[str, bool]:
     name = program.name
     work = BUILD / "fuzz" / "work" / name
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    corpora = [work]
-    seeds = ROOT / "fuzz" / "corpus" / name.removeprefix("fuzz_")
-    if seeds.is_dir():
-        corpora.append(seeds)
-    log = work.with_suffix(".log")
-    options = [f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048"]
-    options.append(f"-artifact_prefix={work.parent}/{name}-")
-    command = [str(program), *options, *(str(corpus) for corpus in corpora)]
+    for old in work.parent.glob(f"{name}-*"):
+        old.unlink()
     if not program.exists():
         print(f"{name}: not built", flush=True)
         return name, False
+    log = work.with_suffix(".log")
     with log.open("wb") as out:
+        command = fuzz_command(program, work, seconds, seed)
         done = subprocess.run(command, stdout=out, stderr=out, check=False)
-    tail = log.read_text(errors="replace").splitlines()[-25:]
-    print(f"{name}: {tail[-1] if done.returncode == 0 and tail else f'see {log}'}", flush=True)
-    if done.returncode != 0:
-        print("\n".join(tail), flush=True)
-    return name, done.returncode == 0
+    tail = log.read_text(errors="replace").splitlines()[-60:]
+    if done.returncode == 0:
+        print(f"{name}: {tail[-1] if tail else 'silent'}", flush=True)
+        return name, True
+    report = [f"{name}: exit status {done.returncode}, seed {seed}, see {log}", *tail]
+    for artifact in sorted(work.parent.glob(f"{name}-*")):
+        code = base64.b64encode(artifact.read_bytes()).decode()
+        report.append(f"{name}: to run it again: echo {code} | base64 -d >input")
+        report.append(f"{name}: and then: {program.relative_to(ROOT)} input")
+    print("\n".join(report), flush=True)
+    return name, False
 
 
 def fuzz_sources() -> list[pathlib.Path]:
     return sorted((ROOT / "fuzz").glob("fuzz_*.cc"))
 
 
-def step_fuzz(seconds: int) -> Callable[[Tally], None]:
+def step_fuzz(seconds: int, seed: int) -> Callable[[Tally], None]:
     def step(tally: Tally) -> None:
         programs = [BUILD / "fuzz" / source.stem for source in fuzz_sources()]
         if shutil.which("clang++") is None:
             tally.leave_out("fuzz targets", "clang++ is not installed")
             return
         with ThreadPoolExecutor(JOBS) as pool:
-            for name, ok in pool.map(lambda program: fuzz_one(program, seconds), programs):
+            for name, ok in pool.map(lambda program: fuzz_one(program, seconds, seed), programs):
                 tally.add(name, ok)
 
     return step
@@ -245,7 +276,8 @@ def close(tally: Tally, started: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="no sanitizers, no fuzzing")
-    parser.add_argument("--fuzz-seconds", type=int, default=10, help="for each fuzz target")
+    parser.add_argument("--fuzz-seed", type=int, default=1, help="of every fuzz target; 0: random")
+    parser.add_argument("--fuzz-seconds", type=int, default=60, help="at most, for each target")
     arguments = parser.parse_args()
 
     steps: list[tuple[str, Callable[[Tally], None]]] = [
@@ -259,7 +291,7 @@ def main() -> int:
     if not arguments.quick:
         steps += [
             ("asan", step_asan),
-            ("fuzz", step_fuzz(arguments.fuzz_seconds)),
+            ("fuzz", step_fuzz(arguments.fuzz_seconds, arguments.fuzz_seed)),
             ("tsan", step_tsan),
         ]
     # In the background of a shell SIGINT is ignored, and children inherit that; tests raise it.
