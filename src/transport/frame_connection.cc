@@ -9,6 +9,7 @@
 #include <sys/socket.h>
 
 #include "transport/socket_io.h"
+#include "wire/frame_sum.h"
 
 namespace stagelink::transport {
 namespace {
@@ -62,26 +63,23 @@ Status FrameConnection::send(wire::FrameType type, uint64_t request_id,
                   fmt::format("a {} frame cannot carry {} bytes and {} descriptors",
                               wire::frame_name(type), payload.size(), fds.size()));
   }
-  const size_t frame_bytes = wire::kFrameHeaderBytes + payload.size();
-  if (queued_bytes_ + frame_bytes > kMaxQueuedBytes ||
+  const wire::FrameHeader header{
+      .type = type,
+      .payload_bytes = static_cast<uint32_t>(payload.size()),
+      .fd_count = static_cast<uint32_t>(fds.size()),
+      .request_id = request_id,
+  };
+  if (queued_bytes_ + frame_bytes(header) > kMaxQueuedBytes ||
       (!fds.empty() && queue_.size() >= kMaxQueuedFdFrames)) {
     return Status(
         Reason::kRingFull,
         fmt::format("{} bytes wait to be sent to a peer that does not take them", queued_bytes_));
   }
-  const auto header = wire::encode(wire::FrameHeader{
-      .type = type,
-      .payload_bytes = static_cast<uint32_t>(payload.size()),
-      .fd_count = static_cast<uint32_t>(fds.size()),
-      .request_id = request_id,
-  });
   Outgoing frame;
-  frame.bytes.reserve(frame_bytes);
-  frame.bytes.insert(frame.bytes.end(), header.begin(), header.end());
-  frame.bytes.insert(frame.bytes.end(), payload.begin(), payload.end());
+  frame.bytes = frame_of(header, payload);
   frame.fds = std::move(fds);
+  queued_bytes_ += frame.bytes.size();
   queue_.push_back(std::move(frame));
-  queued_bytes_ += frame_bytes;
   if (queue_.size() > 1) return {};  // The loop is waiting for room already.
   Status sent = flush();
   if (!sent.ok()) break_off(sent);
@@ -121,20 +119,21 @@ FrameConnection::Step FrameConnection::deliver_frames() {
   std::optional<wire::FrameHeader> unfinished;
   while (input_.size() - at >= wire::kFrameHeaderBytes) {
     const std::span rest = std::span(input_).subspan(at);
-    auto header = wire::decode_frame_header(rest.first<wire::kFrameHeaderBytes>());
+    auto header = open_header(rest);
     if (!header.ok()) return fail(header.status());
     if (is_bulk(header->type)) {
       return fail(Status(Reason::kFrame, fmt::format("a {} frame on a control connection",
                                                      wire::frame_name(header->type))));
     }
-    const size_t frame_bytes = wire::kFrameHeaderBytes + header->payload_bytes;
-    if (rest.size() < frame_bytes) {
+    const size_t whole = frame_bytes(*header);
+    if (rest.size() < whole) {
       unfinished = *header;
       break;
     }
+    if (Status sum = check_sum(*header, rest.first(whole)); !sum.ok()) return fail(sum);
     const auto payload = rest.subspan(wire::kFrameHeaderBytes, header->payload_bytes);
     if (deliver(*header, payload) == Step::kGone) return Step::kGone;
-    at += frame_bytes;
+    at += whole;
   }
   if (at == input_.size()) {
     input_ = {};  // Idle peers cost no buffer.
@@ -142,6 +141,47 @@ FrameConnection::Step FrameConnection::deliver_frames() {
     input_.erase(input_.begin(), input_.begin() + static_cast<ptrdiff_t>(at));
   }
   return check_waiting_fds(unfinished);
+}
+
+size_t FrameConnection::frame_bytes(const wire::FrameHeader& header) const noexcept {
+  const size_t sum = checked_ ? wire::kTrailerBytes : 0;
+  return wire::kFrameHeaderBytes + header.payload_bytes + sum;
+}
+
+std::vector<std::byte> FrameConnection::frame_of(const wire::FrameHeader& header,
+                                                 std::span<const std::byte> payload) const {
+  auto raw = wire::encode(header);
+  if (checked_) wire::seal_header(raw);
+  std::vector<std::byte> bytes;
+  bytes.reserve(frame_bytes(header));
+  bytes.insert(bytes.end(), raw.begin(), raw.end());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  if (!checked_) return bytes;
+  const auto sum = wire::sum_of(bytes);
+  bytes.insert(bytes.end(), sum.begin(), sum.end());
+  return bytes;
+}
+
+Result<wire::FrameHeader> FrameConnection::open_header(std::span<const std::byte> rest) const {
+  wire::RawHeader raw;
+  std::copy_n(rest.begin(), raw.size(), raw.begin());
+  if (checked_ && !wire::open_header(raw)) {
+    return Status(Reason::kChecksum, "the header of a frame was damaged on its way");
+  }
+  return wire::decode_frame_header(raw);
+}
+
+// `frame`: from its header to the end of its sum.
+Status FrameConnection::check_sum(const wire::FrameHeader& header,
+                                  std::span<const std::byte> frame) const {
+  if (!checked_) return {};
+  const auto summed = frame.first(frame.size() - wire::kTrailerBytes);
+  const auto told = frame.last(wire::kTrailerBytes);
+  const auto sum = wire::sum_of(summed);
+  if (std::equal(sum.begin(), sum.end(), told.begin())) return {};
+  return Status(Reason::kChecksum,
+                fmt::format("a {} frame of {} bytes was damaged on its way",
+                            wire::frame_name(header.type), header.payload_bytes));
 }
 
 FrameConnection::Step FrameConnection::deliver(const wire::FrameHeader& header,

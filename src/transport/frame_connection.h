@@ -46,6 +46,9 @@ class FrameConnection final : public PollHandler {
   // broken connection tells it from the loop. fds are closed here once the kernel has taken them.
   Status send(wire::FrameType type, uint64_t request_id, std::span<const std::byte> payload,
               std::vector<UniqueFd> fds = {});
+  // From here on, frames of both directions carry sums (wire/frame_sum.h). Called between the
+  // welcome and the frame behind it. One that is damaged ends the connection: corrupt (checksum).
+  void check_frames() noexcept { checked_ = true; }
   void on_ready(uint32_t epoll_events) override;
   int fd() const noexcept { return fd_.get(); }
   // Nothing waits to be sent.
@@ -67,6 +70,11 @@ class FrameConnection final : public PollHandler {
   FrameConnection(Poller& poller, UniqueFd fd, Owner& owner) noexcept;
   Step receive();
   Step deliver_frames();
+  std::vector<std::byte> frame_of(const wire::FrameHeader& header,
+                                  std::span<const std::byte> payload) const;
+  Result<wire::FrameHeader> open_header(std::span<const std::byte> rest) const;
+  Status check_sum(const wire::FrameHeader& header, std::span<const std::byte> frame) const;
+  size_t frame_bytes(const wire::FrameHeader& header) const noexcept;
   Step deliver(const wire::FrameHeader& header, std::span<const std::byte> payload);
   Step check_waiting_fds(const std::optional<wire::FrameHeader>& unfinished);
   Status flush();
@@ -82,6 +90,7 @@ class FrameConnection final : public PollHandler {
   std::deque<Outgoing> queue_;
   size_t queued_bytes_ = 0;
   bool watches_for_room_ = false;
+  bool checked_ = false;
   bool closed_ = false;
   Status broken_;              // Why sending is over; told to the owner by the loop.
   bool* destroyed_ = nullptr;  // Set by the destructor while the owner is being called.

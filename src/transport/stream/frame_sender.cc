@@ -34,23 +34,44 @@ uint64_t bytes_of(std::span<const iovec> pieces) noexcept {
 
 }  // namespace
 
+FrameSender::FrameSender(bool checked) : checks_(checked ? std::make_unique<Checks>() : nullptr) {}
+
 void FrameSender::add_frame(wire::FrameType type, uint64_t request_id,
                             std::span<const std::byte> payload) {
   auto& out = open_frame(type, request_id, static_cast<uint32_t>(payload.size()));
   out.insert(out.end(), payload.begin(), payload.end());
+  close_frame();
 }
 
 std::vector<std::byte>& FrameSender::open_frame(wire::FrameType type, uint64_t request_id,
                                                 uint32_t bytes) {
-  const auto header = wire::encode(
-      wire::FrameHeader{.type = type, .payload_bytes = bytes, .request_id = request_id});
   auto& out = tail();
-  out.insert(out.end(), header.begin(), header.end());
+  if (checks_ != nullptr) checks_->opened_at = out.size();
+  add_header({.type = type, .payload_bytes = bytes, .request_id = request_id});
   return out;
 }
 
+void FrameSender::close_frame() {
+  if (checks_ == nullptr) return;
+  auto& out = tail();
+  const auto trailer = wire::sum_of(std::span(out).subspan(checks_->opened_at));
+  out.insert(out.end(), trailer.begin(), trailer.end());
+}
+
+void FrameSender::add_header(const wire::FrameHeader& header) {
+  auto raw = wire::encode(header);
+  if (checks_ != nullptr) wire::seal_header(raw);
+  auto& out = tail();
+  out.insert(out.end(), raw.begin(), raw.end());
+  if (checks_ != nullptr && header.type == wire::FrameType::kData) checks_->header = raw;
+}
+
 void FrameSender::add_data(uint64_t request_id, PieceList& source, uint32_t bytes) {
-  open_frame(wire::FrameType::kData, request_id, bytes);
+  add_header({.type = wire::FrameType::kData, .payload_bytes = bytes, .request_id = request_id});
+  if (checks_ != nullptr) {
+    checks_->sum.begin(checks_->header);
+    checks_->unsummed = bytes;
+  }
   source_ = &source;
   data_left_ = bytes;
 }
@@ -68,11 +89,16 @@ Result<FrameSender::State> FrameSender::send(int fd) {
     pieces[used++] = {before_.data() + before_sent_, before_.size() - before_sent_};
   }
   if (data_left_ > 0) {
-    const std::span room = std::span(pieces).subspan(used);
+    const size_t kept = checks_ != nullptr ? 1 : 0;  // For the trailer.
+    const std::span room = std::span(pieces).subspan(used, pieces.size() - used - kept);
     const size_t data_pieces =
         source_ != nullptr ? source_->gather(room, data_left_) : gather_zeros(room, data_left_);
     const bool whole = bytes_of(room.first(data_pieces)) == data_left_;
     used += data_pieces;
+    if (checks_ != nullptr) {
+      sum_pieces(room.first(data_pieces), whole);
+      if (whole) pieces[used++] = {checks_->trailer.data(), checks_->trailer.size()};
+    }
     if (whole && !behind_.empty() && used < pieces.size()) {
       pieces[used++] = {behind_.data(), behind_.size()};
     }
@@ -87,15 +113,44 @@ Result<FrameSender::State> FrameSender::send(int fd) {
   return idle() ? State::kIdle : State::kMore;
 }
 
-void FrameSender::note_sent(size_t bytes) noexcept {
+// `pieces` begin with the first byte that was not sent; some of them may be in the sum already. The
+// trailer is needed with the last piece, so that it goes out in the same call.
+void FrameSender::sum_pieces(std::span<const iovec> pieces, bool whole) {
+  if (source_ == nullptr) {
+    checks_->trailer = wire::void_sum(checks_->header);
+    return;
+  }
+  uint64_t summed = data_left_ - checks_->unsummed;
+  for (const iovec& piece : pieces) {
+    const uint64_t skip = std::min<uint64_t>(summed, piece.iov_len);
+    summed -= skip;
+    const std::span fresh(static_cast<const std::byte*>(piece.iov_base) + skip,
+                          piece.iov_len - skip);
+    checks_->sum.add(fresh);
+    checks_->unsummed -= fresh.size();
+  }
+  if (whole) checks_->trailer = checks_->sum.trailer();
+}
+
+// The rest of a trailer that was sent in part comes before all else.
+size_t FrameSender::note_trailer_sent(size_t bytes) {
+  const auto& trailer = checks_->trailer;
+  const size_t sent = std::min(bytes, trailer.size());
+  behind_.insert(behind_.begin(), trailer.begin() + static_cast<ptrdiff_t>(sent), trailer.end());
+  return sent;
+}
+
+void FrameSender::note_sent(size_t bytes) {
   const size_t head = std::min(bytes, before_.size() - before_sent_);
   before_sent_ += head;
   bytes -= head;
+  const bool in_data = data_left_ > 0;
   const size_t data = std::min<size_t>(bytes, data_left_);
   data_left_ -= data;
   if (source_ != nullptr) source_->advance(data);
   bytes -= data;
   if (before_sent_ < before_.size() || data_left_ > 0) return;
+  if (in_data && checks_ != nullptr) bytes -= note_trailer_sent(bytes);
 
   // What stood behind the data comes next.
   source_ = nullptr;

@@ -31,8 +31,9 @@ Status as_peer_lost(const Status& why) {
 
 }  // namespace
 
-std::shared_ptr<StreamChannel> StreamChannel::create(Poller& poller, UniqueFd fd, Owner& owner) {
-  std::shared_ptr<StreamChannel> channel(new StreamChannel(poller, std::move(fd), owner));
+std::shared_ptr<StreamChannel> StreamChannel::create(Poller& poller, UniqueFd fd, Owner& owner,
+                                                     bool checked) {
+  std::shared_ptr<StreamChannel> channel(new StreamChannel(poller, std::move(fd), owner, checked));
   channel->self_ = channel;
   widen_send_buffer(channel->fd_.get());
   MutexLock lock(channel->mutex_);
@@ -40,8 +41,8 @@ std::shared_ptr<StreamChannel> StreamChannel::create(Poller& poller, UniqueFd fd
   return channel;
 }
 
-StreamChannel::StreamChannel(Poller& poller, UniqueFd fd, Owner& owner) noexcept
-    : poller_(poller), owner_(owner), fd_(std::move(fd)) {}
+StreamChannel::StreamChannel(Poller& poller, UniqueFd fd, Owner& owner, bool checked)
+    : poller_(poller), owner_(owner), fd_(std::move(fd)), sender_(checked), receiver_(checked) {}
 
 StreamChannel::~StreamChannel() = default;
 
@@ -206,6 +207,7 @@ void StreamChannel::start(PostedRequest& request, Flight& flight) {
   auto& out = sender_.open_frame(write ? wire::FrameType::kWrite : wire::FrameType::kRead,
                                  flight.id, static_cast<uint32_t>(bytes));
   wire::encode_to(batch_, out);
+  sender_.close_frame();
   if (write && flight.pieces.left() > 0) writing_ = &flight;
 }
 
@@ -351,9 +353,20 @@ void StreamChannel::settle(const Status& progress) {
   if (progress.ok()) return deliver_ended();
   const auto keep = std::move(self_);
   if (keep == nullptr) return;
+  end_damaged(progress);
   shut(as_peer_lost(progress));
   deliver_ended();
   owner_.on_lost(*this, progress);
+}
+
+// Of all requests that end with the connection, the one whose frame was damaged knows why.
+void StreamChannel::end_damaged(const Status& progress) {
+  if (progress.reason() != Reason::kChecksum || !receiver_.damaged().has_value()) return;
+  Flight* const flight = flight_of(receiver_.damaged()->request_id);
+  if (flight == nullptr || flight->request == nullptr) return;
+  PostedRequest* const request = flight->request;
+  release(*flight);
+  ended_.push_back({request, progress});
 }
 
 void StreamChannel::shut(const Status& requests_end_with) {

@@ -51,7 +51,8 @@ class StreamChannel final : public PostedTransport,
   class Owner {
    public:
     // At most once, as the last call, by the loop thread: the connection is gone (peer_lost, or
-    // corrupt if the peer broke the protocol) and all requests have ended. Not called by close().
+    // corrupt if the peer broke the protocol or a frame was damaged) and all requests have ended.
+    // Not called by close().
     virtual void on_lost(StreamChannel& channel, const Status& why) = 0;
 
    protected:
@@ -59,8 +60,9 @@ class StreamChannel final : public PostedTransport,
   };
 
   // `fd` is a connected, non-blocking stream socket whose handshake (Role::kData) is over. Poller
-  // and owner outlive the channel's close().
-  static std::shared_ptr<StreamChannel> create(Poller& poller, UniqueFd fd, Owner& owner);
+  // and owner outlive the channel's close(). `checked`: frames carry sums.
+  static std::shared_ptr<StreamChannel> create(Poller& poller, UniqueFd fd, Owner& owner,
+                                               bool checked = false);
   StreamChannel(const StreamChannel&) = delete;
   StreamChannel& operator=(const StreamChannel&) = delete;
   ~StreamChannel() override;
@@ -109,7 +111,7 @@ class StreamChannel final : public PostedTransport,
     ~RequestQueue() = default;
   };
 
-  StreamChannel(Poller& poller, UniqueFd fd, Owner& owner) noexcept;
+  StreamChannel(Poller& poller, UniqueFd fd, Owner& owner, bool checked);
   void run() override;
   void on_ready(uint32_t epoll_events) override;
   void call_loop() SL_REQUIRES(mutex_);
@@ -129,6 +131,7 @@ class StreamChannel final : public PostedTransport,
   Status receive_some();
   void release(Flight& flight) noexcept;
   void settle(const Status& progress);
+  void end_damaged(const Status& progress);
   void shut(const Status& requests_end_with);
   void deliver_ended();
   Status watch();

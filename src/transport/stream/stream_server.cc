@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "base/log.h"
-
 namespace stagelink::transport {
 
 StreamServer::StreamServer(Poller& poller, memory::RegionRegistry& registry,
@@ -15,15 +13,15 @@ StreamServer::StreamServer(Poller& poller, memory::RegionRegistry& registry,
 
 StreamServer::~StreamServer() = default;
 
-Status StreamServer::serve(UniqueFd fd, InstanceId peer) {
+Status StreamServer::serve(UniqueFd fd, InstanceId peer, bool checked) {
   const auto same = std::count_if(servings_.begin(), servings_.end(),
                                   [&](const auto& serving) { return serving->peer() == peer; });
   if (static_cast<size_t>(same) >= kMaxConnectionsPerPeer) {
     return Status(Reason::kLimit,
                   fmt::format("peer {} has {} data connections already", peer.to_string(), same));
   }
-  SL_ASSIGN(auto serving,
-            StreamServing::create({poller_, registry_, metrics_}, std::move(fd), peer, *this));
+  SL_ASSIGN(auto serving, StreamServing::create({poller_, registry_, metrics_}, std::move(fd), peer,
+                                                checked, *this));
   servings_.push_back(std::move(serving));
   return {};
 }
@@ -37,11 +35,8 @@ void StreamServer::drop(InstanceId peer) {
   std::erase_if(servings_, [&](const auto& serving) { return serving->peer() == peer; });
 }
 
-void StreamServer::on_closed(StreamServing& serving, const Status& why) {
-  if (!why.ok() && why.code() != Code::kPeerLost) {
-    metrics_.fail(why.reason());
-    log_failure("data connection of peer " + serving.peer().to_string(), why);
-  }
+// The serving has told of its failure.
+void StreamServer::on_closed(StreamServing& serving, const Status&) {
   const auto at = std::find_if(servings_.begin(), servings_.end(),
                                [&](const auto& held) { return held.get() == &serving; });
   if (at == servings_.end()) return;

@@ -27,8 +27,8 @@ class StreamServer final : private StreamServing::Owner {
   ~StreamServer();
 
   // `fd` is a non-blocking stream socket whose handshake (Role::kData) is over. Errors: limit
-  // (nofile, or more than kMaxConnectionsPerPeer of this peer).
-  Status serve(UniqueFd fd, InstanceId peer);
+  // (nofile, or more than kMaxConnectionsPerPeer of this peer). `checked`: frames carry sums.
+  Status serve(UniqueFd fd, InstanceId peer, bool checked = false);
   // Lets go of regions that have been retired and of requests whose deadline has passed. Call it
   // after RegionRegistry::retire() and from a timer.
   void tick();

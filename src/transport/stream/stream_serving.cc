@@ -44,22 +44,26 @@ bool worth_a_line(Code code) noexcept {
 }  // namespace
 
 Result<std::unique_ptr<StreamServing>> StreamServing::create(const Context& context, UniqueFd fd,
-                                                             InstanceId peer, Owner& owner) {
-  std::unique_ptr<StreamServing> serving(new StreamServing(context, std::move(fd), peer, owner));
+                                                             InstanceId peer, bool checked,
+                                                             Owner& owner) {
+  std::unique_ptr<StreamServing> serving(
+      new StreamServing(context, std::move(fd), peer, checked, owner));
   SL_TRY(context.poller.add(serving->fd_.get(), EPOLLIN, serving.get()));
   serving->watched_ = EPOLLIN;
   widen_send_buffer(serving->fd_.get());
   return serving;
 }
 
-StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId peer,
-                             Owner& owner) noexcept
+StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId peer, bool checked,
+                             Owner& owner)
     : poller_(context.poller),
       registry_(context.registry),
       metrics_(context.metrics),
       owner_(owner),
       peer_(peer),
-      fd_(std::move(fd)) {}
+      fd_(std::move(fd)),
+      sender_(checked),
+      receiver_(checked) {}
 
 StreamServing::~StreamServing() {
   if (fd_) poller_.remove(fd_.get(), this);
@@ -309,7 +313,26 @@ Status StreamServing::watch() {
   return poller_.modify(fd_.get(), wanted, this);
 }
 
+// The initiator learns which of its requests was damaged, if the socket takes the answer at once.
+void StreamServing::tell_damaged(const Status& why) {
+  const auto& damaged = receiver_.damaged();
+  if (why.reason() != Reason::kChecksum || !damaged.has_value()) return;
+  switch (damaged->type) {
+    case wire::FrameType::kRead:
+    case wire::FrameType::kWrite:
+    case wire::FrameType::kData: break;
+    default: return;
+  }
+  sender_.add_frame(wire::FrameType::kDone, damaged->request_id,
+                    wire::encode(wire::Outcome{why.reason(), std::string(why.message())}));
+  for (int call = 0; call < kCallsPerRound; ++call) {
+    const auto state = sender_.send(fd_.get());
+    if (!state.ok() || *state != FrameSender::State::kMore) return;
+  }
+}
+
 void StreamServing::fail(const Status& why) {
+  tell_damaged(why);
   poller_.remove(fd_.get(), this);
   fd_.reset();
   read_.batch.release();

@@ -50,8 +50,9 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
     metrics::EngineMetrics& metrics;
   };
 
+  // `checked`: frames carry sums.
   static Result<std::unique_ptr<StreamServing>> create(const Context& context, UniqueFd fd,
-                                                       InstanceId peer, Owner& owner);
+                                                       InstanceId peer, bool checked, Owner& owner);
   StreamServing(const StreamServing&) = delete;
   StreamServing& operator=(const StreamServing&) = delete;
   ~StreamServing();
@@ -94,7 +95,7 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
     ServedBatch batch;
   };
 
-  StreamServing(const Context& context, UniqueFd fd, InstanceId peer, Owner& owner) noexcept;
+  StreamServing(const Context& context, UniqueFd fd, InstanceId peer, bool checked, Owner& owner);
   void on_ready(uint32_t epoll_events) override;
   Result<FrameReceiver::Target> on_header(const wire::FrameHeader& header) override;
   Status on_payload(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
@@ -110,6 +111,7 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   void abort_write(const Status& why);
   void abort_overdue();
   void answer(uint64_t id, const Status& status);
+  void tell_damaged(const Status& why);
   void log_peer_failure(const char* what, const Status& status) const;
   bool may_receive() const noexcept;
 

@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kBytes = 3 << 20;
 
-struct StreamCancelTest : testing::Test {
+// On plain and on checked connections.
+struct StreamCancelTest : testing::TestWithParam<bool> {
   StreamCancelTest() : local(kBytes), remote(kBytes), random(random_u64()) {
     fill_random(local, random);
     fill_random(remote, random);
@@ -35,14 +36,16 @@ struct StreamCancelTest : testing::Test {
     ASSERT_FALSE(rig.lost.has_value()) << rig.lost->to_string();
   }
 
-  StreamRig rig{64 << 10};
+  StreamRig rig{64 << 10, GetParam()};
   std::vector<std::byte> local;
   std::vector<std::byte> remote;
   SplitMix64 random;
   std::shared_ptr<memory::RegionRecord> region;
 };
 
-TEST_F(StreamCancelTest, ACancelledReadTouchesNoMemoryAfterItsEnd) {
+INSTANTIATE_TEST_SUITE_P(Checked, StreamCancelTest, testing::Bool());
+
+TEST_P(StreamCancelTest, ACancelledReadTouchesNoMemoryAfterItsEnd) {
   for (int round = 0; round < 100; ++round) {
     TestRequest request;
     post(request, Direction::kRead);
@@ -61,7 +64,7 @@ TEST_F(StreamCancelTest, ACancelledReadTouchesNoMemoryAfterItsEnd) {
   expect_in_step();
 }
 
-TEST_F(StreamCancelTest, ACancelledWriteSendsNothingOfWhatTheMemoryHoldsLater) {
+TEST_P(StreamCancelTest, ACancelledWriteSendsNothingOfWhatTheMemoryHoldsLater) {
   constexpr auto kLater = std::byte{0xee};
   for (int round = 0; round < 50; ++round) {
     std::fill(local.begin(), local.end(), std::byte{0x11});
@@ -81,7 +84,7 @@ TEST_F(StreamCancelTest, ACancelledWriteSendsNothingOfWhatTheMemoryHoldsLater) {
   expect_in_step();
 }
 
-TEST_F(StreamCancelTest, RequestsThatWaitInTheQueueCanBeCancelled) {
+TEST_P(StreamCancelTest, RequestsThatWaitInTheQueueCanBeCancelled) {
   std::vector<std::unique_ptr<TestRequest>> requests;
   for (int i = 0; i < 40; ++i) {
     requests.push_back(std::make_unique<TestRequest>());
@@ -98,7 +101,7 @@ TEST_F(StreamCancelTest, RequestsThatWaitInTheQueueCanBeCancelled) {
   }
 }
 
-TEST_F(StreamCancelTest, ACancelThatComesTooLateDoesNotHitTheNextUse) {
+TEST_P(StreamCancelTest, ACancelThatComesTooLateDoesNotHitTheNextUse) {
   TestRequest request;
   post(request, Direction::kRead);
   bool again = false;
@@ -119,7 +122,7 @@ TEST_F(StreamCancelTest, ACancelThatComesTooLateDoesNotHitTheNextUse) {
   EXPECT_TRUE(request.status.ok()) << request.status.to_string();
 }
 
-TEST_F(StreamCancelTest, ADeadlineEndsARequestWhoseOwnerIsSilent) {
+TEST_P(StreamCancelTest, ADeadlineEndsARequestWhoseOwnerIsSilent) {
   TestRequest read;
   TestRequest write;
   post(read, Direction::kRead);
@@ -142,7 +145,7 @@ TEST_F(StreamCancelTest, ADeadlineEndsARequestWhoseOwnerIsSilent) {
   expect_in_step();
 }
 
-TEST_F(StreamCancelTest, ADeadlineEndsRequestsInTheQueueToo) {
+TEST_P(StreamCancelTest, ADeadlineEndsRequestsInTheQueueToo) {
   std::vector<std::unique_ptr<TestRequest>> requests;
   for (size_t i = 0; i < 2 * StreamChannel::kMaxInFlight; ++i) {
     requests.push_back(std::make_unique<TestRequest>());
@@ -158,7 +161,7 @@ TEST_F(StreamCancelTest, ADeadlineEndsRequestsInTheQueueToo) {
   }
 }
 
-TEST_F(StreamCancelTest, CloseEndsEveryRequestWithItsReason) {
+TEST_P(StreamCancelTest, CloseEndsEveryRequestWithItsReason) {
   std::vector<std::unique_ptr<TestRequest>> requests;
   for (int i = 0; i < 40; ++i) {
     requests.push_back(std::make_unique<TestRequest>());
@@ -180,7 +183,7 @@ TEST_F(StreamCancelTest, CloseEndsEveryRequestWithItsReason) {
   EXPECT_EQ(region->gate.pins(), 0U);
 }
 
-TEST_F(StreamCancelTest, TheLossOfTheOwnerEndsEveryRequest) {
+TEST_P(StreamCancelTest, TheLossOfTheOwnerEndsEveryRequest) {
   std::vector<std::unique_ptr<TestRequest>> requests;
   for (int i = 0; i < 40; ++i) {
     requests.push_back(std::make_unique<TestRequest>());

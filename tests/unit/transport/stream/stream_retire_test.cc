@@ -8,8 +8,8 @@ namespace stagelink::transport {
 namespace {
 
 // A region is deregistered while a peer that takes its time reads or writes it.
-struct StreamRetireTest : testing::TestWithParam<size_t> {
-  StreamRetireTest() : local(GetParam()), remote(GetParam()), random(random_u64()) {
+struct StreamRetireTest : testing::TestWithParam<std::tuple<size_t, bool /* checked */>> {
+  StreamRetireTest() : local(std::get<0>(GetParam())), remote(local.size()), random(random_u64()) {
     fill_random(local, random);
     fill_random(remote, random);
     region = rig.add_region(remote);
@@ -39,7 +39,7 @@ struct StreamRetireTest : testing::TestWithParam<size_t> {
     EXPECT_TRUE(std::equal(other.begin(), other.end(), local.begin()));
   }
 
-  StreamRig rig{4096};
+  StreamRig rig{4096, std::get<1>(GetParam())};
   std::vector<std::byte> local;
   std::vector<std::byte> remote;
   SplitMix64 random;
@@ -48,7 +48,8 @@ struct StreamRetireTest : testing::TestWithParam<size_t> {
 
 // With 600 KiB the last data frame is under way from the beginning, and the good news stands
 // behind it already; it must not be told.
-INSTANTIATE_TEST_SUITE_P(Sizes, StreamRetireTest, testing::Values(600 << 10, 5 << 20));
+INSTANTIATE_TEST_SUITE_P(Sizes, StreamRetireTest,
+                         testing::Combine(testing::Values(600 << 10, 5 << 20), testing::Bool()));
 
 TEST_P(StreamRetireTest, AReadEndsSupersededAndTheRegionIsFreeAtOnce) {
   std::fill(remote.begin(), remote.end(), std::byte{0x11});

@@ -71,7 +71,7 @@ class TestRequest final : public PostedRequest {
 // Owner and initiator in one thread, stepped by hand, so that every interleaving is repeatable.
 class StreamRig : private StreamChannel::Owner {
  public:
-  explicit StreamRig(int send_buffer = 0) {
+  explicit StreamRig(int send_buffer = 0, bool checked = false) {
     registry = std::move(*memory::RegionRegistry::create(random_instance_id(), 1024));
     owner_poller = std::move(*Poller::create());
     poller = std::move(*Poller::create());
@@ -79,8 +79,8 @@ class StreamRig : private StreamChannel::Owner {
     auto [ours, theirs] = socket_pair();
     const int our_fd = ours.get();
     const int their_fd = theirs.get();
-    EXPECT_TRUE(server->serve(std::move(theirs), InstanceId{1, 2}).ok());
-    channel = StreamChannel::create(*poller, std::move(ours), *this);
+    EXPECT_TRUE(server->serve(std::move(theirs), InstanceId{1, 2}, checked).ok());
+    channel = StreamChannel::create(*poller, std::move(ours), *this, checked);
     if (send_buffer > 0) {
       ::setsockopt(our_fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer));
       ::setsockopt(their_fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer));
