@@ -367,6 +367,7 @@ void StreamChannel::end_damaged(const Status& progress) {
   PostedRequest* const request = flight->request;
   release(*flight);
   ended_.push_back({request, progress});
+  damage_told_ = true;
 }
 
 void StreamChannel::shut(const Status& requests_end_with) {

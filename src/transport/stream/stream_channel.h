@@ -79,6 +79,9 @@ class StreamChannel final : public PostedTransport,
   // System calls on the socket since the beginning; for tests and benchmarks. Loop thread.
   uint64_t socket_calls() const noexcept { return sender_.calls() + receiver_.calls(); }
 
+  // After on_lost with corrupt (checksum): a request has ended with it, and counts it.
+  bool damage_told() const noexcept { return damage_told_; }
+
   static constexpr size_t kMaxInFlight = 16;
 
  private:
@@ -160,6 +163,7 @@ class StreamChannel final : public PostedTransport,
   Flight* writing_ = nullptr;  // Whose data frames are being sent.
   RequestQueue waiting_;
   std::vector<Ended> ended_;  // on_done is still to be called.
+  bool damage_told_ = false;
   wire::BatchHeader batch_;   // Scratch, as is the next.
   std::vector<uint32_t> region_places_;
 };
