@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <thread>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,8 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/deadline.h"
 #include "base/log.h"
-#include "base/unique_fd.h"
 
 namespace stagelink {
 namespace {
@@ -24,6 +25,8 @@ namespace {
 // sun_path holds 107 characters; "/<pid up to 7 digits>-<8 hex>.sock" takes 22 of them.
 constexpr size_t kLongestDir = sizeof(sockaddr_un::sun_path) - 1 - 22;
 constexpr time_t kSettleSeconds = 5;  // Far longer than from bind() to listen().
+constexpr int kInitTries = 100;
+constexpr auto kReclaimTime = std::chrono::seconds(5);  // Far longer than from flock() to unlink().
 
 Reason reason_of_errno(int error) noexcept {
   switch (error) {
@@ -45,6 +48,11 @@ Reason reason_of_errno(int error) noexcept {
 Status dir_failure(const std::string& path, const char* what, int error) {
   return Status(reason_of_errno(error),
                 fmt::format("runtime_dir {}: {}: {}", path, what, std::strerror(error)));
+}
+
+Status entry_failure(const std::string& path, const char* what, int error) {
+  return Status(reason_of_errno(error),
+                fmt::format("{}: {}: {}", path, what, std::strerror(error)));
 }
 
 Status check_dir(const std::string& path, const struct stat& info) {
@@ -132,11 +140,36 @@ StatFile judge_stat_file(const std::string& path, pid_t pid) {
     if (liveness == Liveness::kAlive) return StatFile::kAlive;
     if (liveness == Liveness::kDead) return StatFile::kDead;
   } else if (pid_in_use(pid) || !is_settled(path)) {
-    return StatFile::kAlive;  // Perhaps being written.
+    return StatFile::kAlive;  // Not an engine's: those are whole when they get their name.
   }
   // The owner's lock ends with it, also in another pid namespace.
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return StatFile::kAlive;
   return StatFile::kDead;
+}
+
+bool has_name(const UniqueFd& file) noexcept {
+  struct stat info {};
+  return ::fstat(file.get(), &info) == 0 && info.st_nlink > 0;
+}
+
+// An .init file is locked from the moment after its creation until its owner ends, so nobody's lock
+// means nobody's file. It is removed under the lock, so that whoever locks it later, another
+// reclaimer or its creator, sees that it has no name any more; the name may be a new file's.
+bool remove_dead_init(const std::string& path) {
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  return fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0 && has_name(fd) &&
+         ::unlink(path.c_str()) == 0;
+}
+
+// Whether the new file at `path` is ours; false if a reclaimer was faster and removes it.
+Result<bool> lock_init(const UniqueFd& file, const std::string& path) {
+  const Deadline deadline = Deadline::in(kReclaimTime);
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    // A reclaimer holds it, from its lock to its unlink.
+    if (errno != EWOULDBLOCK || deadline.passed()) return entry_failure(path, "cannot lock", errno);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return has_name(file);
 }
 
 bool is_dead_socket(const std::string& dir, const std::string& path, const RuntimeEntry& entry) {
@@ -209,19 +242,37 @@ std::optional<RuntimeEntry> parse_runtime_entry(std::string_view file_name) {
     return std::nullopt;
   }
   entry.kind = rest.substr(10);
-  if (entry.kind != "sock" && entry.kind != "stat") return std::nullopt;
+  if (entry.kind != "sock" && entry.kind != "stat" && entry.kind != "init") return std::nullopt;
   entry.stem = file_name.substr(0, file_name.size() - 5);
   return entry;
+}
+
+Result<UniqueFd> create_init_entry(const std::string& path) {
+  for (int i = 0; i < kInitTries; ++i) {
+    UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (!file) return entry_failure(path, "cannot create", errno);
+    const auto ours = lock_init(file, path);
+    if (!ours.ok()) {
+      ::unlink(path.c_str());
+      return ours.status();
+    }
+    if (*ours) return file;
+  }
+  return Status(Reason::kSystem, fmt::format("{}: removed {} times while new", path, kInitTries));
 }
 
 int reclaim_dead_entries(const std::string& dir) {
   int removed = 0;
   const std::vector<RuntimeEntry> entries = list_entries(dir);
   // Sockets first: their judgement reads the .stat file beside them.
-  for (const std::string_view kind : {"sock", "stat"}) {
+  for (const std::string_view kind : {"sock", "stat", "init"}) {
     for (const RuntimeEntry& entry : entries) {
       if (entry.kind != kind) continue;
       const std::string path = dir + "/" + entry.stem + "." + entry.kind;
+      if (kind == "init") {
+        removed += remove_dead_init(path) ? 1 : 0;
+        continue;
+      }
       const bool dead = kind == "sock" ? is_dead_socket(dir, path, entry)
                                        : judge_stat_file(path, entry.pid) == StatFile::kDead;
       if (dead && ::unlink(path.c_str()) == 0) ++removed;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/process_id.h"
+#include "base/unique_fd.h"
 #include "stagelink/region.h"
 #include "stagelink/result.h"
 
@@ -26,14 +27,14 @@ Result<std::string> runtime_dir(const std::string& configured);
 // Where engines of this user may have put their entries, best first. Creates nothing.
 std::vector<std::string> runtime_dir_candidates(const std::string& configured);
 
-// "<dir>/<pid>-<first 8 digits of the instance>.<kind>", kind "sock" or "stat".
+// "<dir>/<pid>-<first 8 digits of the instance>.<kind>", kind "sock", "stat" or "init".
 std::string runtime_entry_path(const std::string& dir, pid_t pid, const InstanceId& instance,
                                std::string_view kind);
 
 struct RuntimeEntry {
   pid_t pid = 0;
   std::string stem;  // "<pid>-<8 hex digits>"
-  std::string kind;  // "sock" or "stat"
+  std::string kind;  // "sock", "stat", or "init": a .stat file that is not whole yet.
 };
 // Empty unless `file_name` (no directory) is exactly of that form.
 std::optional<RuntimeEntry> parse_runtime_entry(std::string_view file_name);
@@ -50,10 +51,14 @@ struct EntryOwner {
 };
 static_assert(sizeof(EntryOwner) == 32);
 
+// Creates the .init file of an entry, empty and with the owner's lock. Renaming it is how a .stat
+// file appears: whole and locked. Errors name the path; whatever goes wrong, no file is left.
+Result<UniqueFd> create_init_entry(const std::string& path);
+
 // Removes the entries whose process is dead, and never a live one's: a process of this pid
-// namespace is judged by pid and start time, one of another by its lock. A socket without a .stat
-// file goes when nobody listens, its pid is free and it is older than 5 seconds. Returns how many
-// files went.
+// namespace is judged by pid and start time, one of another by its lock. An .init file goes as soon
+// as nobody holds its lock, a socket without a .stat file when nobody listens, its pid is free and
+// it is older than 5 seconds. Returns how many files went.
 int reclaim_dead_entries(const std::string& dir);
 
 // At engine close. Does nothing if anything is left inside.

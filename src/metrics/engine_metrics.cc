@@ -11,7 +11,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -35,7 +34,7 @@ void copy_text(char (&field)[N], std::string_view text) {
 
 size_t round_up(size_t value, size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
 
-// The whole file, with owner.magic still 0.
+// The whole file.
 std::vector<std::byte> build_image(const std::string& engine_name, const InstanceId& instance) {
   const std::vector<CatalogRow> catalog = stat_catalog();
   uint32_t value_count = 0;
@@ -43,8 +42,7 @@ std::vector<std::byte> build_image(const std::string& engine_name, const Instanc
 
   StatHeader header;
   const ProcessId self = ProcessId::self();
-  header.owner = {.magic = 0,
-                  .pid = self.pid,
+  header.owner = {.pid = self.pid,
                   .reserved = 0,
                   .start_time = self.start_time,
                   .pid_namespace = self.pid_namespace};
@@ -91,29 +89,25 @@ struct Mapping {
   std::string path;  // Empty for private memory.
 };
 
+// Makes the file under a name of its own and gives it the right one when it is whole.
 Status map_file(const std::string& path, std::span<const std::byte> image, Mapping& out) {
-  const auto failure = [&path](const char* what, int error) {
+  const std::string draft = path.substr(0, path.rfind('.')) + ".init";
+  SL_ASSIGN(UniqueFd file, create_init_entry(draft));
+  const auto failure = [&](const char* what, int error) {
+    ::unlink(draft.c_str());
+    if (out.base != nullptr) ::munmap(out.base, image.size());
+    out.base = nullptr;
     return Status(Reason::kSystem, fmt::format("{}: {}: {}", path, what, std::strerror(error)));
   };
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return failure("cannot create", errno);
-  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    ::unlink(path.c_str());
-    return failure("cannot lock", error);
-  }
   // Reserves the space: a full file system is an error here and not a SIGBUS later.
-  int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(image.size()));
-  void* base = MAP_FAILED;
-  if (error == 0) {
-    base = ::mmap(nullptr, image.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    if (base == MAP_FAILED) error = errno;
-  }
-  if (error != 0) {
-    ::unlink(path.c_str());
-    return failure("cannot reserve or map", error);
-  }
+  const int error = ::posix_fallocate(file.get(), 0, static_cast<off_t>(image.size()));
+  if (error != 0) return failure("cannot reserve", error);
+  void* base = ::mmap(nullptr, image.size(), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  if (base == MAP_FAILED) return failure("cannot map", errno);
   out.base = static_cast<std::byte*>(base);
+  std::memcpy(out.base, image.data(), image.size());
+  // A file that already stands there is a dead engine's: of an earlier process with this pid.
+  if (::rename(draft.c_str(), path.c_str()) != 0) return failure("cannot rename", errno);
   out.bytes = image.size();
   out.file = std::move(file);
   out.path = path;
@@ -133,11 +127,8 @@ Mapping make_mapping(const std::string& path, std::span<const std::byte> image) 
     if (base == MAP_FAILED) throw std::bad_alloc();
     out.base = static_cast<std::byte*>(base);
     out.bytes = image.size();
+    std::memcpy(out.base, image.data(), image.size());
   }
-  std::memcpy(out.base, image.data(), image.size());
-  // Release: whoever sees the magic (stat_snapshot.cc, runtime_dir.cc) sees the rest.
-  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(out.base))
-      .store(EntryOwner::kMagic, std::memory_order_release);
   return out;
 }
 

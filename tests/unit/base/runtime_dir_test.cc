@@ -1,8 +1,10 @@
 #include "base/runtime_dir.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -164,10 +166,13 @@ TEST_F(RuntimeDirTest, EntryNamesAreParsedStrictly) {
   EXPECT_EQ(entry->pid, 4711);
   EXPECT_EQ(entry->stem, "4711-0123abcd");
   EXPECT_EQ(entry->kind, "sock");
+  EXPECT_EQ(parse_runtime_entry("4711-0123abcd.stat")->kind, "stat");
+  EXPECT_EQ(parse_runtime_entry("4711-0123abcd.init")->kind, "init");
   for (const char* bad :
        {"", ".", "x", "4711", "4711-0123abcd", "4711-0123abcd.txt", "4711-0123abcD.sock",
         "4711-0123abc.sock", "4711-0123abcde.sock", "-1-0123abcd.sock", "0-0123abcd.sock",
-        "007-0123abcd.sock", "99999999999-0123abcd.stat", "4711-0123abcd.stat~"}) {
+        "4711-0123abcd.initx", "4711-0123abcd.ini", "007-0123abcd.sock",
+        "99999999999-0123abcd.stat", "4711-0123abcd.stat~"}) {
     EXPECT_FALSE(parse_runtime_entry(bad).has_value()) << bad;
   }
 }
@@ -253,6 +258,48 @@ TEST_F(RuntimeDirTest, ReclaimTakesABrokenStatFileOnlyWhenItIsOld) {
   EXPECT_EQ(reclaim_dead_entries(root_), 0);
   make_old(path);
   EXPECT_EQ(reclaim_dead_entries(root_), 1);
+}
+
+TEST_F(RuntimeDirTest, AnInitEntryStaysAsLongAsItsOwnerHoldsIt) {
+  const std::string path = entry(::getpid(), "init");
+  auto file = create_init_entry(path);
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  make_old(path);
+  EXPECT_EQ(reclaim_dead_entries(root_), 0);
+  EXPECT_EQ(create_init_entry(path).status().reason(), Reason::kSystem);  // It is taken.
+  EXPECT_TRUE(fs::exists(path));
+  file->reset();  // As by the owner's end, however old the file and whoever has its pid now.
+  EXPECT_EQ(reclaim_dead_entries(root_), 1);
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST_F(RuntimeDirTest, AnInitEntryIsItsCreatorsHoweverManyReclaim) {
+  const std::string path = entry(::getpid(), "init");
+  std::atomic<bool> stop{false};
+  const auto reclaim = [&] {
+    while (!stop.load()) reclaim_dead_entries(root_);
+  };
+  std::jthread one(reclaim);
+  std::jthread other(reclaim);
+  for (int i = 0; i < 500; ++i) {
+    auto file = create_init_entry(path);
+    ASSERT_TRUE(file.ok()) << i << ": " << file.status().to_string();
+    struct stat named {};
+    struct stat held {};
+    ASSERT_EQ(::lstat(path.c_str(), &named), 0) << i;
+    ASSERT_EQ(::fstat(file->get(), &held), 0);
+    EXPECT_EQ(named.st_ino, held.st_ino);
+    EXPECT_EQ(::unlink(path.c_str()), 0);  // Ours alone.
+  }
+  stop = true;
+}
+
+TEST_F(RuntimeDirTest, AnInitEntryInAMissingDirectoryIsNotFound) {
+  const std::string path = root_ + "/missing/1-00000000.init";
+  const auto file = create_init_entry(path);
+  EXPECT_EQ(file.status().reason(), Reason::kNotFound);
+  EXPECT_NE(file.status().message().find(path), std::string_view::npos);
 }
 
 TEST_F(RuntimeDirTest, ReclaimLeavesForeignFilesAlone) {

@@ -1,13 +1,17 @@
 #include "metrics/engine_metrics.h"
 
 #include <algorithm>
+#include <atomic>
+#include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <sstream>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -178,6 +182,62 @@ TEST_F(EngineMetricsTest, TheFileOfAKilledProcessIsReclaimedAndALiveOnesIsNot) {
   EXPECT_TRUE(fs::exists(path()));
   ::close(ready[0]);
   ::close(ready[1]);
+}
+
+TEST_F(EngineMetricsTest, AProcessKilledWhileItMakesTheFileLeavesNoHalfOne) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // The first byte of the file ends the process: its name is there, its content is not.
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_CORE, &none) != 0 || ::setrlimit(RLIMIT_FSIZE, &none) != 0) ::_exit(1);
+    ::signal(SIGXFSZ, SIG_DFL);
+    const auto metrics = EngineMetrics::create(dir_, "child", kInstance);
+    ::_exit(2);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status)) << status;
+  EXPECT_EQ(WTERMSIG(status), SIGXFSZ);
+  EXPECT_TRUE(fs::exists(runtime_entry_path(dir_, child, kInstance, "init")));
+  EXPECT_FALSE(fs::exists(runtime_entry_path(dir_, child, kInstance, "stat")));
+  EXPECT_EQ(reclaim_dead_entries(dir_), 1);  // At once, however new it is.
+  EXPECT_TRUE(fs::is_empty(dir_));
+}
+
+TEST_F(EngineMetricsTest, AFullFileSystemGivesPrivateCountersAndLeavesNothing) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const rlimit little{4096, 4096};
+    ::signal(SIGXFSZ, SIG_IGN);  // Then it is an error, as on a full file system.
+    if (::setrlimit(RLIMIT_FSIZE, &little) != 0) ::_exit(1);
+    set_log_level(LogLevel::kOff);
+    const auto metrics = EngineMetrics::create(dir_, "child", kInstance);
+    const std::string text = metrics->prometheus_text();
+    ::_exit(text.find("stagelink_read_bytes_total{engine=\"child\"} 0\n") == std::string::npos ? 2
+                                                                                               : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(fs::is_empty(dir_));
+}
+
+TEST_F(EngineMetricsTest, TheFileOfAnEarlierProcessWithThisPidIsReplaced) {
+  std::ofstream(path()) << "of former times";
+  const auto metrics = create();
+  EXPECT_EQ(read().engine_name, "decode-0");
+}
+
+TEST_F(EngineMetricsTest, ReclaimingMeanwhileTakesNothingFromALiveEngine) {
+  std::atomic<bool> stop{false};
+  std::jthread reclaimer([&] {
+    while (!stop.load()) reclaim_dead_entries(dir_);
+  });
+  for (int i = 0; i < 100; ++i) {
+    const auto metrics = create();
+    EXPECT_TRUE(read_stat_file(path()).ok());
+  }
+  stop = true;
 }
 
 // The rules of the text format 0.0.4, line by line.
