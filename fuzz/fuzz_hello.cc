@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <span>
 
+#include "wire/auth.h"
 #include "wire/hello.h"
 
 namespace {
@@ -21,11 +22,20 @@ void check(const stagelink::Result<T>& decoded,
 
 }  // namespace
 
-// The first byte chooses the message.
+// The first byte chooses the message: 0 to 2 modulo 3, and beyond the bit 0x80 those of a secret.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stagelink::wire;
   if (size == 0) return 0;
   const auto input = std::as_bytes(std::span(data + 1, size - 1));
+  if (data[0] == 0x80) {
+    check(decode_challenge(input), decode_challenge);
+    return 0;
+  }
+  if (data[0] == 0x81) {
+    const auto proof = decode_proof(input);
+    if (proof.ok() && encode_proof(*proof) != std::vector(input.begin(), input.end())) std::abort();
+    return 0;
+  }
   switch (data[0] % 3) {
     case 0: check(decode_hello(input), decode_hello); break;
     case 1: check(decode_welcome(input), decode_welcome); break;

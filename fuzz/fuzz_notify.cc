@@ -5,10 +5,15 @@
 
 #include "wire/notify_record.h"
 
-// A record lies within the input, and its header encodes to one that decodes to the same record.
+// A record lies within the input, and its header encodes to one that decodes to the same record;
+// so does an acknowledgement.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stagelink::wire;
   const auto input = std::as_bytes(std::span(data, size));
+  if (const auto ack = decode_notify_ack(input); ack.ok()) {
+    const auto bytes = encode(*ack);
+    if (*decode_notify_ack(bytes) != *ack) std::abort();
+  }
   const auto record = decode_notify(input);
   if (!record.ok()) return 0;
   const auto payload = (*record).payload;

@@ -1,75 +1,9 @@
-#include <cstdint>
-#include <cstdlib>
-#include <vector>
+#include "stream_victim.h"
 
-#include <sys/socket.h>
-
-#include "base/log.h"
-#include "base/random.h"
-#include "memory/region_registry.h"
-#include "metrics/engine_metrics.h"
-#include "transport/poller.h"
-#include "transport/stream/stream_server.h"
-
-namespace {
-
-using namespace stagelink;
-
-constexpr size_t kRegionBytes = 4096;
-constexpr auto kCanary = std::byte{0x5a};
-
-class NoMetrics final : public metrics::EngineMetrics {
- public:
-  void add(metrics::Counter, uint64_t) noexcept override {}
-  void add(metrics::Gauge, int64_t) noexcept override {}
-  void observe(metrics::Histogram, double) noexcept override {}
-  void fail(Reason) noexcept override {}
-  std::string prometheus_text() const override { return {}; }
-  void close() noexcept override {}
-};
-
-// One owner with a region that peers may write, between two canaries.
-struct Victim {
-  Victim() : memory(3 * kRegionBytes, kCanary) {
-    set_log_level(LogLevel::kOff);
-    registry = *memory::RegionRegistry::create(InstanceId{1, 2}, 16);
-    poller = *transport::Poller::create();
-    server = std::make_unique<transport::StreamServer>(*poller, *registry, metrics);
-    region = *registry->add(memory.data() + kRegionBytes, kRegionBytes, Access::kReadWrite);
-  }
-  std::vector<std::byte> memory;
-  NoMetrics metrics;
-  std::unique_ptr<memory::RegionRegistry> registry;
-  std::unique_ptr<transport::Poller> poller;
-  std::unique_ptr<transport::StreamServer> server;
-  std::shared_ptr<memory::RegionRecord> region;
-};
-
-}  // namespace
-
-// A peer that sends any bytes on a data connection touches no memory outside the region, and when
-// it is gone nothing of it is left.
+// A peer that sends any bytes on a data connection.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace stagelink::fuzz;
   static Victim victim;
-  int fds[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) return 0;
-  UniqueFd peer(fds[0]);
-  if (!victim.server->serve(UniqueFd(fds[1]), InstanceId{3, 4}).ok()) std::abort();
-  std::byte answers[4096];
-  for (size_t sent = 0; sent < size;) {
-    const ssize_t n = ::send(peer.get(), data + sent, size - sent, MSG_NOSIGNAL);
-    if (n > 0) sent += static_cast<size_t>(n);
-    victim.poller->run_once(Duration::zero());
-    if (n < 0 && ::recv(peer.get(), answers, sizeof(answers), 0) == 0) break;
-    if (victim.server->connections() == 0) break;
-  }
-  for (int i = 0; i < 4; ++i) victim.poller->run_once(Duration::zero());
-  peer.reset();
-  for (int i = 0; i < 4; ++i) victim.poller->run_once(Duration::zero());
-  victim.server->drop(InstanceId{3, 4});
-  if (victim.region->gate.pins() != 0) std::abort();
-  for (size_t i = 0; i < kRegionBytes; ++i) {
-    if (victim.memory[i] != kCanary || victim.memory[2 * kRegionBytes + i] != kCanary) std::abort();
-  }
+  attack(victim, std::as_bytes(std::span(data, size)), /*checked=*/false);
   return 0;
 }

@@ -20,9 +20,11 @@ constexpr int64_t kMinute = 60'000 * kMs;
 constexpr int64_t kLongest = Duration(Deadline::kLongest).count();
 constexpr int64_t kMillion = 1'000'000;
 
-constexpr std::array<std::string_view, 2> kTransports = {"shm", "unix"};
+constexpr std::array<std::string_view, 4> kTransports = {"shm", "cma", "unix", "tcp"};
 
-Status check_endpoint(std::string_view text) { return parse_endpoint(text).status(); }
+Status check_bind(std::string_view text) {
+  return text == "auto" ? Status() : parse_endpoint(text).status();
+}
 
 // `advertise` may leave the port out.
 Status check_advertise(std::string_view text) {
@@ -45,12 +47,17 @@ constexpr OptionRow kRows[] = {
     {"bind",
      T::kString,
      kIdentity,
-     "Address of the listener that answers hellos, `host:port`; port 0 takes any free one.",
+     "Address that peers connect to, `host:port`; port 0 takes any free one. `auto` or `auto:port` "
+     "takes the first address of `interface`.",
      field_of<&O::bind>,
      1,
      255,
      {},
-     check_endpoint},
+     check_bind},
+    {"interface", T::kString, kIdentity,
+     "Network interface whose address `bind: auto` takes. Empty: the first that is up and is not "
+     "loopback.",
+     field_of<&O::interface>, 0, 15},
     {"advertise",
      T::kString,
      kIdentity,
@@ -64,8 +71,12 @@ constexpr OptionRow kRows[] = {
      "Directory of the sockets and counters. Empty: `$XDG_RUNTIME_DIR/stagelink`, else "
      "`/dev/shm/stagelink-<uid>`, else `/tmp/stagelink-<uid>`.",
      field_of<&O::runtime_dir>, 0, 85},
+    {"secret_file", T::kString, kIdentity,
+     "File of 32 bytes to 4 KiB, mode 0600: peers must prove that they hold the same bytes before "
+     "they learn or get anything. Empty: no proof is asked for.",
+     field_of<&O::secret_file>, 0, 4095},
     {"transports", T::kList, kIdentity, "Transports that may be used, in order of preference.",
-     field_of<&O::transports>, 1, 2, kTransports},
+     field_of<&O::transports>, 1, kTransports.size(), kTransports},
 
     {"inline_bytes", T::kBytes, kData,
      "A batch up to this size is copied by the thread that submits it.", field_of<&O::inline_bytes>,
@@ -80,6 +91,24 @@ constexpr OptionRow kRows[] = {
     {"streaming_min_bytes", T::kBytes, kData,
      "Copies of at least this size bypass the cache. 0: calibrated for this machine.",
      field_of<&O::streaming_min_bytes>, 0, kAny},
+    {"cma_min_run", T::kBytes, kData,
+     "Memory that cannot be mapped goes by `cma` if the pieces of a batch, neighbours merged, are at "
+     "least this long on average, else over a socket.",
+     field_of<&O::cma_min_run>, 0, kGiB},
+    {"allow_ptrace", T::kBool, kData,
+     "Allow every process of this user to use `cma` on this one, where `kernel.yama.ptrace_scope` is "
+     "1 (`PR_SET_PTRACER_ANY`; lets them attach debuggers as well).",
+     field_of<&O::allow_ptrace>, 0, 0},
+    {"stream_stripes", T::kInteger, kData,
+     "Data connections to one peer for memory that cannot be mapped; opened as they are needed.",
+     field_of<&O::stream_stripes>, 1, 16},
+    {"stripe_min_bytes", T::kBytes, kData,
+     "A batch of at least this size is spread over all of them; a smaller one takes the idlest.",
+     field_of<&O::stripe_min_bytes>, 4 * kKiB, kAny},
+    {"checksum", T::kBool, kData,
+     "Each frame on a socket ends in its XXH3 sum, if either side asks for it. Mapped memory has "
+     "none.",
+     field_of<&O::checksum>, 0, 0},
 
     {"max_regions", T::kInteger, kBounds, "Regions that may be registered at a time.",
      field_of<&O::max_regions>, 1, 1 << 24},

@@ -60,7 +60,7 @@ A file holds one map with the section `engine`:
 ```yaml
 engine:
   name: decode-0
-  transports: [shm, unix]
+  transports: [shm, cma, unix, tcp]
   transfer_timeout: 10s
   inline_bytes: 64KiB
 ```
@@ -79,7 +79,7 @@ a file and says what is wrong; `stagelink config show` prints what is in force.
 | integer | decimal digits, `-` before a negative one |
 | boolean | `true false yes no on off` |
 | effort | `off`; `try` falls back with one warning; `require` fails and names the limit |
-| list | `[shm, unix]` in files, `shm,unix` as one text |
+| list | `[shm, cma, unix, tcp]` in files, `shm,cma,unix,tcp` as one text |
 | string | UTF-8 without control characters, line separators (U+0085, U+2028, U+2029), byte order marks and non-characters; in JSON within quotes |
 
 `STAGELINK_LOG_LEVEL` (`debug info warning error off`, default `warning`) sets what is written to the

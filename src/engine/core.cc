@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/endpoint.h"
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "base/runtime_dir.h"
+#include "base/secret_file.h"
 #include "config/engine_config.h"
 #include "engine/advertised_address.h"
 #include "engine/link/acceptor.h"
@@ -41,7 +43,7 @@ EngineCore::EngineCore(EngineOptions options)
       fork_token_(ForkGuard::arm()),
       instance_(random_instance_id()),
       host_(host_id()),
-      plan_limits_{options_.slice_bytes, options_.max_ranges},
+      plan_limits_{options_.slice_bytes, options_.max_ranges, options_.cma_min_run},
       kernel_(memory::pick_copy_kernel(options_.streaming_min_bytes)),
       transfers_(options_.max_transfers),
       copies_(options_.copy_threads) {}
@@ -60,12 +62,21 @@ Result<std::shared_ptr<EngineCore>> EngineCore::create(EngineOptions options) {
 
 EngineCore::~EngineCore() = default;  // The engine's own handle, or create(), has closed it.
 
+Status EngineCore::load_secret() {
+  if (options_.secret_file.empty()) return Status();
+  SL_ASSIGN(const Secret secret, read_secret_file(options_.secret_file));
+  SL_ASSIGN(auth_key_, wire::AuthKey::derive(secret.bytes()));
+  return Status();
+}
+
 Status EngineCore::open() {
   for (const std::string& name : options_.transports) {
-    for (const auto kind : {transport::TransportKind::kShm, transport::TransportKind::kStream}) {
+    for (const auto kind : {transport::TransportKind::kShm, transport::TransportKind::kCma,
+                            transport::TransportKind::kStream, transport::TransportKind::kTcp}) {
       if (name == transport::transport_name(kind)) enabled_[static_cast<size_t>(kind)] = true;
     }
   }
+  SL_TRY(load_secret());
   auto dir = runtime_dir(options_.runtime_dir);
   if (!dir.ok()) return dir.status();
   runtime_dir_ = *std::move(dir);
@@ -77,6 +88,7 @@ Status EngineCore::open() {
   auto registry = memory::RegionRegistry::create(instance_, options_.max_regions);
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
+  if (may_use_cma()) offer_cma();
   auto inbox = Inbox::create();
   if (!inbox.ok()) return inbox.status();
   inbox_ = *std::move(inbox);
@@ -97,9 +109,18 @@ Status EngineCore::open() {
   return Status();
 }
 
+void EngineCore::offer_cma() {
+  registry_->offer_identity();
+  if (!options_.allow_ptrace) return;
+  // A kernel without Yama does not know the call, and needs none.
+  (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
+}
+
 Status EngineCore::start() {
   SL_TRY(acceptor_->start(
-      [this](UniqueFd fd, const wire::Hello& hello) { greet(std::move(fd), hello); }));
+      [this](UniqueFd fd, Carrier carrier, const wire::Hello& hello) {
+        greet(std::move(fd), carrier, hello);
+      }));
   next_heartbeat_ = Clock::now() + options_.heartbeat_interval;
   return loop_->start([this] { return tick(); });
 }
@@ -155,8 +176,9 @@ std::vector<std::byte> EngineCore::descriptor() const {
 
 std::string EngineCore::address() const { return advertised_; }
 
-wire::Welcome EngineCore::welcome() const {
+wire::Welcome EngineCore::welcome(const wire::Hello& hello) const {
   wire::Welcome welcome;
+  welcome.checks = options_.checksum || hello.wants_checks;
   welcome.version = wire::own_version();
   welcome.instance = instance_;
   welcome.host = host_;
@@ -224,7 +246,7 @@ void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
   }
 }
 
-void EngineCore::greet(UniqueFd fd, const wire::Hello& hello) {
+void EngineCore::greet(UniqueFd fd, Carrier carrier, const wire::Hello& hello) {
   if (hello.role == wire::Role::kData) {
     if (connected(hello.instance)) return stream_host_->serve(std::move(fd), hello);
     // Counted, and bounded, with its control connection.
@@ -240,7 +262,7 @@ void EngineCore::greet(UniqueFd fd, const wire::Hello& hello) {
     report("peer " + hello.name, full);
     return acceptor_->refuse(fd.get(), full);
   }
-  auto peer = InboundPeer::create(*this, std::move(fd), hello);
+  auto peer = InboundPeer::create(*this, std::move(fd), carrier, hello);
   if (!peer.ok()) return report("peer " + hello.name, peer.status());
   inbound_.push_back(*std::move(peer));
 }

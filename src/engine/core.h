@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "metrics/engine_metrics.h"
 #include "stagelink/engine_options.h"
 #include "transport/fault/fault_injector.h"
+#include "wire/auth.h"
 #include "wire/hello.h"
 
 namespace stagelink::engine {
@@ -26,6 +28,7 @@ class Acceptor;
 class InboundPeer;
 class PeerState;
 class StreamHost;
+enum class Carrier : uint8_t;
 
 // What one engine is made of, and its life. The parts do the work; this file only joins them.
 //
@@ -53,7 +56,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
 
   std::vector<std::byte> descriptor() const;
   std::string address() const;
-  wire::Welcome welcome() const;
+  // The answer to `hello`.
+  wire::Welcome welcome(const wire::Hello& hello) const;
 
   const EngineOptions& options() const noexcept { return options_; }
   InstanceId instance() const noexcept { return instance_; }
@@ -74,13 +78,20 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   // Null unless the options ask for faults.
   const std::shared_ptr<transport::FaultInjector>& faults() const noexcept { return faults_; }
 
+  // Null: peers need not prove anything.
+  const wire::AuthKey* auth_key() const noexcept { return auth_key_ ? &*auth_key_ : nullptr; }
+  // Not with a secret: cma reaches memory without asking its owner.
+  bool may_use_cma() const noexcept {
+    return enabled(transport::TransportKind::kCma) && auth_key() == nullptr;
+  }
+
   // One log line and one counter for a failure, at its origin.
   void report(const std::string& what, const Status& status) const;
   // Runs `work` on the progress loop and waits for its answer.
   Status call_on_loop(std::function<Status()> work, const Deadline& deadline);
-  // The copying transport of a session with `peer`, with faults if the options ask for them.
-  std::unique_ptr<transport::CopyTransport> make_copier(PeerState& peer,
-                                                        std::vector<transport::GuardedRow> guards);
+  // The copying transport of a session's view, with faults if the options ask for them. Null if no
+  // region of it is copied.
+  std::unique_ptr<transport::CopyTransport> make_copier(PeerState& peer, const SessionView& view);
 
   // --- Peers. ---
   // Errors: invalid_state (closed).
@@ -94,9 +105,11 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
  private:
   explicit EngineCore(EngineOptions options);
   Status open();
+  void offer_cma();
+  Status load_secret();
   Status start();
   Duration tick();
-  void greet(UniqueFd fd, const wire::Hello& hello);
+  void greet(UniqueFd fd, Carrier carrier, const wire::Hello& hello);
   bool connected(InstanceId instance) const;
   void retry_retired() SL_EXCLUDES(retired_mutex_);
   Status wait_for_readers(const memory::RegionRecord& record, uint64_t epoch,
@@ -115,6 +128,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   bool enabled_[transport::kTransportKinds] = {};
   std::string runtime_dir_;
   std::string advertised_;
+  std::optional<wire::AuthKey> auth_key_;
 
   std::unique_ptr<metrics::EngineMetrics> metrics_;
   std::shared_ptr<transport::FaultInjector> faults_;

@@ -1,6 +1,7 @@
 // The end of regions, and of the engine with them.
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "base/futex.h"
@@ -19,6 +20,7 @@ namespace {
 
 // A lane is waited for in steps: its user may die without clearing it.
 constexpr Duration kLaneStep = std::chrono::milliseconds(10);
+constexpr Duration kLaneLook = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -110,8 +112,14 @@ Status EngineCore::close(const Deadline& deadline) {
     if (state->phase() == TransferPhase::kRunning) state->end_early(why);
     state->unref();
   }
-  for (const auto& peer : peers()) peer->lose(why);
+  const std::vector<std::shared_ptr<PeerState>> lost = peers();
+  for (const auto& peer : lost) peer->lose(why);
   copies_.stop();
+  // Their connections end below, and with them the owners' care for threads of ours that copy.
+  while (std::any_of(lost.begin(), lost.end(), [](const auto& peer) { return peer->copies(); }) &&
+         !deadline.passed()) {
+    std::this_thread::sleep_for(kLaneLook);
+  }
   if (inbox_ != nullptr) inbox_->close();
   const Status regions = close_regions(deadline);
   shut_down_loop();

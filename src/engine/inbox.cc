@@ -44,6 +44,7 @@ size_t InboundRing::drain(size_t max, std::vector<Notification>& out) {
   for (auto& message : messages) {
     out.push_back({source_, source_name_, std::move(message.payload), message.outcome});
   }
+  if (on_taken && !messages.empty()) on_taken(messages.size());
   return messages.size();
 }
 
@@ -91,7 +92,7 @@ std::vector<Notification> Inbox::take(size_t max, const Deadline& deadline) {
   std::vector<Notification> out;
   while (drain(max, out) == 0 && !closed_.load() && !deadline.passed()) {
     sleepers_.fetch_add(1);
-    // Sequentially consistent: before the look, as in PeerState::ring_doorbell.
+    // Sequentially consistent: before the look, as in SharedView::ring_bell().
     armed().fetch_or(wire::kBellFutex);
     if (drain(max, out) == 0 && !closed_.load()) sleep(deadline);
     sleepers_.fetch_sub(1);
@@ -128,6 +129,11 @@ int Inbox::arm_fileno() noexcept {
   armed().fetch_or(wire::kBellEvent);
   ring_bell();  // Something may have come before.
   return event_.get();
+}
+
+// Sequentially consistent, after the ring's tail: a sleeper arms, then looks at the tail.
+void Inbox::arrived() noexcept {
+  if (armed().load() != 0) ring_bell();
 }
 
 void Inbox::tick() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,9 @@ class InboundRing {
   // Used by the inbox under its lock.
   bool empty() const noexcept { return spoilt_ || consumer_.empty(); }
   size_t drain(size_t max, std::vector<Notification>& out);
+  // Called by drain() when it has taken something, under the inbox's lock: short, and with the number
+  // of messages. Set before the ring is added to the inbox.
+  std::function<void(uint64_t)> on_taken;
   // Set when the connection has ended: drained once more, then dropped.
   std::atomic<bool> departed{false};
   bool spoilt() const noexcept { return spoilt_; }
@@ -55,6 +59,8 @@ class Inbox {
   std::vector<Notification> take(size_t max, const Deadline& deadline) SL_EXCLUDES(mutex_);
   // From now on the doorbell stays armed, so that the fd tells of every arrival.
   int arm_fileno() noexcept;
+  // Something was put into a ring that no peer can ring for.
+  void arrived() noexcept;
   // Called by the engine's timer: drops drained rings of departed peers, and rings the bell if a
   // peer has silenced it.
   void tick() SL_EXCLUDES(mutex_);

@@ -12,7 +12,7 @@ namespace stagelink::memory {
 namespace {
 
 constexpr uint16_t kTableMajor = 1;
-constexpr uint16_t kTableMinor = 0;
+constexpr uint16_t kTableMinor = 1;
 
 uint64_t address_of(const std::byte* at) noexcept { return reinterpret_cast<uintptr_t>(at); }
 
@@ -52,6 +52,10 @@ RegionRegistry::RegionRegistry(InstanceId instance, uint32_t capacity, SharedPag
   header->pid = static_cast<uint32_t>(::getpid());
   header->entry_bytes = sizeof(wire::TableEntry);
   header->epoch.store(1);  // 0 in an access lane means "nobody inside".
+}
+
+void RegionRegistry::offer_identity() noexcept {
+  header()->identity_address = address_of(table_.bytes().data());
 }
 
 wire::TableEntry& RegionRegistry::entry(uint32_t index) const noexcept {

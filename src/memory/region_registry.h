@@ -70,6 +70,9 @@ class RegionRegistry {
   uint32_t size() const noexcept { return size_.load(); }
   int table_fd() const noexcept { return table_.fd(); }
   wire::TableHeader* header() const noexcept { return table_.at<wire::TableHeader>(); }
+  // Tells peers where they can read our identity, and with it that they may use process_vm_readv.
+  // Before the first peer has the table.
+  void offer_identity() noexcept;
 
   static constexpr uint32_t kMaxCapacity = 1 << 24;
 

@@ -75,6 +75,8 @@ class SharedPages {
  public:
   enum class Peers : uint8_t { kMayWrite, kMayRead };
   static Result<SharedPages> create(const char* name, size_t bytes, Peers peers);
+  // For this process alone: no fd, and memory only for what is touched.
+  static Result<SharedPages> create_unshared(size_t bytes);
   // Takes what a peer sent; checks size and seals.
   static Result<SharedPages> open(UniqueFd fd, size_t bytes, bool writable);
   SharedPages() noexcept = default;

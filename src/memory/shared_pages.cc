@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include "memory/memfd.h"
 #include "memory/memory_room.h"
@@ -33,6 +34,19 @@ Result<SharedPages> SharedPages::create(const char* name, size_t bytes, Peers pe
   SL_TRY(seal_memfd(fd, peers == Peers::kMayRead ? Access::kReadOnly : Access::kReadWrite));
   // A page that is not in the page table yet costs a fault later and nothing else.
   if (size <= kPopulateAtOnce) (void)populate(pages.bytes_, Populate::kForWriting);
+  return pages;
+}
+
+Result<SharedPages> SharedPages::create_unshared(size_t bytes) {
+  const size_t size = round_up(bytes, page_bytes());
+  void* const at =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (at == MAP_FAILED) {
+    return Status(Reason::kLimit,
+                  fmt::format("mapping {}: {}", readable_bytes(size), strerror(errno)));
+  }
+  SharedPages pages;
+  pages.bytes_ = {static_cast<std::byte*>(at), size};
   return pages;
 }
 

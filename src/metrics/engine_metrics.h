@@ -17,6 +17,7 @@ enum class Counter : uint8_t {
   kReadBytes,             // read_bytes (successes only)
   kWrittenBytes,          // written_bytes
   kShmBytes,              // shm_bytes
+  kCmaBytes,              // cma_bytes
   kStreamBytes,           // stream_bytes
   kServedBytes,           // served_bytes: moved by our stream server for peers
   kNotificationsSent,

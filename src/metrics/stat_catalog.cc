@@ -19,6 +19,7 @@ constexpr std::array<Text, kCounterCount> kCounters = {{
     {"read_bytes", "Bytes that successful reads brought here."},
     {"written_bytes", "Bytes that successful writes took to a peer."},
     {"shm_bytes", "Bytes that this engine copied through mapped memory of a peer."},
+    {"cma_bytes", "Bytes that this engine copied out of or into a peer's own memory."},
     {"stream_bytes", "Bytes that this engine moved over a socket."},
     {"served_bytes", "Bytes that this engine moved over a socket because a peer asked."},
     {"notifications_sent", "Messages that were queued at a peer."},

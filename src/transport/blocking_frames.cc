@@ -11,7 +11,6 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -106,8 +105,7 @@ Result<UniqueFd> connect_address(const addrinfo& address, const std::string& wha
       return socket_failure(what, error);
     }
   }
-  const int on = 1;
-  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  send_at_once(fd.get());
   return fd;
 }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include "wire/frame.h"
@@ -111,6 +113,11 @@ void widen_send_buffer(int fd) noexcept {
   const int wanted = 2 << 20;
   if (::setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &wanted, sizeof(wanted)) == 0) return;
   ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof(wanted));
+}
+
+void send_at_once(int fd) noexcept {
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 Status socket_failure(std::string_view what, int error) {

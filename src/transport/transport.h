@@ -10,16 +10,20 @@
 namespace stagelink::transport {
 
 enum class Direction : uint8_t { kRead, kWrite };
-enum class TransportKind : uint8_t { kShm, kStream };
-inline constexpr size_t kTransportKinds = 2;
+// kStream: over the peer's UNIX socket. kTcp: the same protocol over TCP.
+enum class TransportKind : uint8_t { kShm, kCma, kStream, kTcp };
+inline constexpr size_t kTransportKinds = 4;
 const char* transport_name(TransportKind kind) noexcept;
+constexpr bool is_stream(TransportKind kind) noexcept {
+  return kind == TransportKind::kStream || kind == TransportKind::kTcp;
+}
 
 // One range of a planned batch: checked against both regions, neighbours merged, at most
 // slice_bytes long.
 struct CopyItem {
   std::byte* local;
-  uint64_t remote;         // shm: address in our mapping. stream: offset in the remote region, or
-                           // the owner's address if remote_index is kByAddress.
+  uint64_t remote;         // shm: address in our mapping. cma: the owner's address. stream: offset in
+                           // the remote region, or the owner's address if remote_index is kByAddress.
   uint64_t bytes;
   uint32_t remote_index;   // Into the session's remote regions.
   uint32_t unused = 0;
@@ -27,12 +31,12 @@ struct CopyItem {
 static_assert(sizeof(CopyItem) == 32);
 inline constexpr uint32_t kByAddress = ~uint32_t{0};
 
-// Copies on the calling thread: mapped memory. One call for each slice.
+// Copies on the calling thread: mapped memory, or process_vm_readv. One call for each slice.
 class CopyTransport {
  public:
   virtual ~CopyTransport() = default;
   // Moves all items or fails; checks before and after that the remote regions are still the ones
-  // meant. Errors: superseded, peer_lost, busy.
+  // meant. Errors: superseded, not_registered, peer_lost, busy.
   virtual Status copy(std::span<const CopyItem> items, Direction direction) = 0;
 };
 

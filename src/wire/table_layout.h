@@ -13,6 +13,19 @@ namespace stagelink::wire {
 
 inline constexpr uint64_t kTableMagic = 0x31656c6261546c53;  // "SlTable1"
 
+// What the header begins with. It stays as it is while the engine lives, and no two engines have the
+// same: a peer that copies with process_vm_readv reads it out of the owner's memory to know whose
+// memory that is.
+struct TableIdentity {
+  uint64_t magic;
+  uint16_t version_major;
+  uint16_t version_minor;
+  uint32_t capacity;
+  uint64_t instance_high;
+  uint64_t instance_low;
+  friend bool operator==(const TableIdentity&, const TableIdentity&) = default;
+};
+
 // Padded: words that are written often have cache lines of their own.
 // NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding)
 struct TableHeader {
@@ -24,6 +37,9 @@ struct TableHeader {
   uint64_t instance_low;
   uint32_t pid;
   uint32_t entry_bytes;
+  // Since 1.1: where this header lies in the owner's memory, or 0: its memory is not to be read or
+  // written with process_vm_readv.
+  uint64_t identity_address;
   // Grows by one with each deregistration, after the row's generation has passed.
   alignas(64) std::atomic<uint64_t> epoch;
   // Not 0 while the owner sleeps until an access lane is cleared.
@@ -49,6 +65,10 @@ constexpr size_t table_bytes(uint32_t capacity) noexcept {
 
 static_assert(sizeof(TableEntry) == 64);
 static_assert(sizeof(TableHeader) <= kTableEntriesOffset);
+static_assert(sizeof(TableIdentity) == 32);
+static_assert(offsetof(TableHeader, instance_low) == offsetof(TableIdentity, instance_low));
+static_assert(offsetof(TableHeader, identity_address) == 40);
+static_assert(offsetof(TableHeader, epoch) == 64);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 // Behind the data of every shareable segment, in a page of its own: proves that an fd is the memory

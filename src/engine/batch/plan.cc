@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <string>
 
+#include "transport/cma/cma_transport.h"
+
 namespace stagelink::engine {
 namespace {
 
 using transport::CopyItem;
 using transport::Direction;
+using transport::TransportKind;
 
 // Keeps the time of a slice of tiny pieces near that of a slice of bytes.
 constexpr uint32_t kMaxItemsInSlice = 4096;
@@ -52,6 +55,7 @@ class Planner {
   }
 
   void finish() {
+    place_private();
     if (plan_.copy_items.empty()) return;
     plan_.slice_starts.push_back(static_cast<uint32_t>(plan_.copy_items.size()));
   }
@@ -92,15 +96,34 @@ class Planner {
       return Status(Reason::kUnreachable, at(position) + "no transport reaches remote region " +
                                               std::to_string(index) + ": " + remote.route.why);
     }
+    SL_ASSIGN(way_, way_to(position, index, remote.route));
     remote_index_ = index;
     remote_ = &remote;
-    is_copied_ = *remote.route.kind == transport::TransportKind::kShm;
     return Status();
+  }
+
+  Result<TransportKind> way_to(size_t position, uint32_t index, const transport::Route& route) {
+    if (*route.kind != TransportKind::kCma) return *route.kind;
+    if (view_.cma == nullptr || !view_.cma->refused()) {
+      private_route_ = &route;
+      return TransportKind::kCma;
+    }
+    if (route.short_runs) return *route.short_runs;
+    return Status(Reason::kUnreachable,
+                  at(position) +
+                      "the kernel no longer allows cma with the owner of remote region " +
+                      std::to_string(index) + ", and no other transport reaches it");
   }
 
   Status add_by_address(size_t position, const Range& range, std::byte* local) {
     if (range.remote_offset + range.bytes < range.remote_offset) {
       return Status(Reason::kOverflow, at(position) + "address + size exceeds 64 bits");
+    }
+    if (view_.owner_resolves) {
+      plan_.posted_items.push_back(
+          {local, range.remote_offset, range.bytes, transport::kByAddress, 0});
+      plan_.posted_bytes += range.bytes;
+      return Status();
     }
     const bool same =
         remote_ != nullptr && range.remote_offset >= remote_->desc.address &&
@@ -124,36 +147,77 @@ class Planner {
 
   // Cuts at slice_bytes, merges with the item before where both sides go on.
   void append(std::byte* local, uint64_t offset, uint64_t bytes) {
-    if (!is_copied_) {
+    if (way_ == TransportKind::kCma) {
+      const uint64_t remote = remote_->desc.address + offset;
+      private_bytes_ += bytes;
+      if (!merge(plan_.private_items, 0, {local, remote, bytes, remote_index_, 0}, ~uint64_t{0})) {
+        plan_.private_items.push_back({local, remote, bytes, remote_index_, 0});
+      }
+      return;
+    }
+    if (way_ != TransportKind::kShm) {
       const uint64_t remote = view_.by_address ? remote_->desc.address + offset : offset;
       const uint32_t index = view_.by_address ? transport::kByAddress : remote_index_;
       plan_.posted_bytes += bytes;
-      if (!merge(plan_.posted_items, posted_first_, {local, remote, bytes, index, 0}, ~uint64_t{0})) {
+      if (!merge(plan_.posted_items, posted_first_, {local, remote, bytes, index, 0},
+                 ~uint64_t{0})) {
         plan_.posted_items.push_back({local, remote, bytes, index, 0});
       }
       return;
     }
     auto remote = reinterpret_cast<uint64_t>(remote_->mapping->bytes().data()) + offset;
-    plan_.copy_bytes += bytes;
-    while (bytes != 0) {
-      const uint64_t part = std::min(bytes, limits_.slice_bytes);
-      append_copy({local, remote, part, remote_index_, 0});
-      local += part;
-      remote += part;
-      bytes -= part;
+    append_copy({local, remote, bytes, remote_index_, 0}, {limits_.slice_bytes, kMaxItemsInSlice});
+  }
+
+  // Memory that is not mapped goes one way for the whole batch, chosen by the length of its runs.
+  void place_private() {
+    if (plan_.private_items.empty()) return;
+    const transport::BatchShape shape{private_bytes_, plan_.private_items.size()};
+    if (select_for_batch(*private_route_, shape, limits_.cma_min_run) != TransportKind::kCma) {
+      for (const CopyItem& item : plan_.private_items) post_private(item);
+      plan_.posted_bytes += private_bytes_;
+      return;
+    }
+    slice_open_ = false;  // None holds pieces of both kinds.
+    const SliceLimits limits{limits_.slice_bytes * kCmaSliceFactor,
+                             transport::CmaTransport::kMostItems};
+    for (const CopyItem& item : plan_.private_items) append_copy(item, limits);
+    plan_.cma_bytes = private_bytes_;
+  }
+
+  void post_private(CopyItem item) {
+    if (view_.by_address) {
+      item.remote_index = transport::kByAddress;
+    } else {
+      item.remote -= view_.remotes[item.remote_index].desc.address;
+    }
+    plan_.posted_items.push_back(item);
+  }
+
+  struct SliceLimits {
+    uint64_t bytes;
+    size_t items;
+  };
+  void append_copy(CopyItem item, const SliceLimits& limits) {
+    plan_.copy_bytes += item.bytes;
+    for (uint64_t left = item.bytes; left != 0; left -= item.bytes) {
+      item.bytes = std::min(left, limits.bytes);
+      append_part(item, limits);
+      item.local += item.bytes;
+      item.remote += item.bytes;
     }
   }
 
-  void append_copy(const CopyItem& item) {
-    const bool fits = !plan_.slice_starts.empty() &&
-                      slice_bytes_ + item.bytes <= limits_.slice_bytes &&
-                      plan_.copy_items.size() - plan_.slice_starts.back() < kMaxItemsInSlice;
+  void append_part(const CopyItem& item, const SliceLimits& limits) {
+    const bool fits = slice_open_ && slice_bytes_ + item.bytes <= limits.bytes &&
+                      plan_.copy_items.size() - plan_.slice_starts.back() < limits.items;
     if (!fits) {
       plan_.slice_starts.push_back(static_cast<uint32_t>(plan_.copy_items.size()));
       slice_bytes_ = 0;
+      slice_open_ = true;
     }
     slice_bytes_ += item.bytes;
-    if (!fits || !merge(plan_.copy_items, plan_.slice_starts.back(), item, limits_.slice_bytes)) {
+    if (!fits || !merge(plan_.copy_items, plan_.slice_starts.back(), item, limits.bytes)) {
       plan_.copy_items.push_back(item);
     }
   }
@@ -195,7 +259,10 @@ class Planner {
   uint32_t remote_index_ = ~uint32_t{0};
   const LocalRegion* local_ = nullptr;
   const RemoteRegion* remote_ = nullptr;
-  bool is_copied_ = false;
+  TransportKind way_ = TransportKind::kStream;
+  const transport::Route* private_route_ = nullptr;  // Of the private items; all have the same.
+  uint64_t private_bytes_ = 0;
+  bool slice_open_ = false;
   uint64_t slice_bytes_ = 0;
   size_t posted_first_ = 0;  // Posted items before this one are not merged with.
 };
@@ -235,8 +302,10 @@ void Plan::clear() noexcept {
   copy_items.clear();
   slice_starts.clear();
   posted_items.clear();
+  private_items.clear();
   locals_used.clear();
   copy_bytes = 0;
+  cma_bytes = 0;
   posted_bytes = 0;
 }
 

@@ -14,7 +14,7 @@ constexpr uint64_t live_state(uint64_t generation) noexcept { return generation 
 
 // A consistent look at a row; nothing if it is not live.
 std::optional<RegionDesc> read_row(const PeerState& peer, uint32_t index) {
-  const wire::TableEntry& row = *peer.row(index);
+  const wire::TableEntry& row = *peer.shared()->row(index);
   const uint64_t state = row.state.load();
   if ((state & 1) == 0) return std::nullopt;
   RegionDesc desc;
@@ -35,16 +35,25 @@ Result<RemoteRegion> route_remote(PeerState& peer, const RegionDesc& desc,
                                   const Deadline& deadline) {
   RemoteRegion region;
   region.desc = desc;
-  region.guard = {peer.row(desc.index), live_state(desc.generation), desc.index};
+  SharedView* const shared = peer.shared();
+  if (shared != nullptr) {
+    region.guard = {shared->row(desc.index), live_state(desc.generation), desc.index};
+  }
   transport::RouteFacts facts;
   facts.shm_enabled = peer.core().enabled(transport::TransportKind::kShm);
-  facts.stream_enabled = peer.core().enabled(transport::TransportKind::kStream);
-  facts.same_host = true;
+  facts.cma_enabled = peer.core().enabled(transport::TransportKind::kCma);
+  facts.secret = peer.core().auth_key() != nullptr;
+  facts.stream = peer.stream_kind();
+  facts.same_host = shared != nullptr;
   facts.shareable = desc.shareable;
-  if (facts.shm_enabled && facts.shareable) {
+  if (facts.shm_enabled && facts.same_host && facts.shareable) {
     auto mapped = peer.map_region(desc, deadline);
     if (mapped.ok()) region.mapping = *std::move(mapped);
     facts.mapping = mapped.status();
+  }
+  if (peer.core().may_use_cma() && facts.same_host && region.mapping == nullptr) {
+    facts.cma = peer.cma_status();
+    facts.cma_min_run = peer.core().options().cma_min_run;
   }
   region.route = transport::select_route(facts);
   if (!region.route.kind) {
@@ -63,7 +72,9 @@ Result<RemoteRegion> resolve_remote(PeerState& peer, const RegionDesc& desc,
                                              desc.instance.to_string() + "; the peer is instance " +
                                              peer.instance().to_string());
   }
-  if (desc.index >= peer.rows_used()) {
+  // Over TCP the owner checks it, with every batch.
+  if (peer.shared() == nullptr) return route_remote(peer, desc, deadline);
+  if (desc.index >= peer.shared()->rows_used()) {
     return Status(Reason::kNotRegistered,
                   "the peer never had a region in row " + std::to_string(desc.index));
   }
@@ -84,7 +95,7 @@ Result<std::vector<RemoteRegion>> read_region_table(PeerState& peer,
                                                     const Deadline& deadline) {
   std::vector<RemoteRegion> regions;
   auto next = known.begin();  // Also in the order of rows.
-  const uint32_t rows = peer.rows_used();
+  const uint32_t rows = peer.shared()->rows_used();
   for (uint32_t index = 0; index < rows; ++index) {
     const auto desc = read_row(peer, index);
     if (!desc) continue;

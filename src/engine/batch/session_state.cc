@@ -24,7 +24,7 @@ std::unique_ptr<SessionView> view_of_locals(
 
 bool uses_stream(const SessionView& view) {
   for (const RemoteRegion& remote : view.remotes) {
-    if (remote.route.kind == transport::TransportKind::kStream) return true;
+    if (remote.route.kind && transport::is_stream(*remote.route.kind)) return true;
   }
   return false;
 }
@@ -57,8 +57,9 @@ Result<std::shared_ptr<SessionState>> SessionState::create_by_address(
   std::shared_ptr<SessionState> session(new SessionState(peer));
   auto view = view_of_locals(local);
   view->by_address = true;
+  view->owner_resolves = peer->shared() == nullptr;
   session->adopt(std::move(view));
-  SL_TRY(session->refresh());
+  if (peer->shared() != nullptr) SL_TRY(session->refresh());
   peer->add_session(session);
   return session;
 }
@@ -89,7 +90,7 @@ Result<TransferState*> SessionState::submit_planned(transport::Direction directi
   TransferState* const state = *taken;
   View current = view();
   Status status = plan(*current, state->plan());
-  if (current->by_address && status.scope() == Scope::kRegion) {
+  if (current->by_address && !current->owner_resolves && status.scope() == Scope::kRegion) {
     // The owner may have registered new memory since the table was read.
     status = refresh();
     current = view();
@@ -147,21 +148,19 @@ std::unique_ptr<SessionView> SessionState::copy_view() const {
   const View current = view();
   auto copy = std::make_unique<SessionView>();
   copy->by_address = current->by_address;
+  copy->owner_resolves = current->owner_resolves;
   copy->locals = current->locals;
   copy->remotes = current->remotes;
   return copy;
 }
 
 void SessionState::adopt(std::unique_ptr<SessionView> next) {
-  std::vector<transport::GuardedRow> guards;
-  bool mapped = false;
   for (const RemoteRegion& remote : next->remotes) {
-    guards.push_back(remote.guard);
     next->posted_refs.push_back({remote.desc.index, remote.desc.generation});
-    mapped = mapped || remote.mapping != nullptr;
+    if (remote.route.kind == transport::TransportKind::kCma) next->cma = peer_->cma();
   }
   next->peer = peer_;
-  if (mapped) next->copier = peer_->core().make_copier(*peer_, std::move(guards));
+  next->copier = peer_->core().make_copier(*peer_, *next);
   if (next->by_address) next->index_addresses();
   View old = std::move(next);
   MutexLock lock(mutex_);

@@ -8,8 +8,9 @@
 
 #include "memory/region_registry.h"
 #include "memory/segment.h"
+#include "transport/cma/cma_owner.h"
 #include "transport/selection.h"
-#include "transport/shm/shm_transport.h"
+#include "transport/shm/guarded_rows.h"
 #include "transport/transport.h"
 
 namespace stagelink::engine {
@@ -41,10 +42,12 @@ struct RemoteRegion {
 struct SessionView {
   std::shared_ptr<PeerState> peer;
   bool by_address = false;
+  bool owner_resolves = false;  // By address, and the owner's region table is not shared with us.
   std::vector<LocalRegion> locals;
   std::vector<RemoteRegion> remotes;
 
-  std::unique_ptr<transport::CopyTransport> copier;     // Null if nothing is mapped.
+  std::unique_ptr<transport::CopyTransport> copier;     // Null if all regions go by stream.
+  std::shared_ptr<transport::CmaOwner> cma;             // Null unless routes say kCma.
   std::vector<transport::RemoteRegionRef> posted_refs;  // Same index as remotes.
 
   // By address only: remotes sorted by address, with the running maximum of their ends.

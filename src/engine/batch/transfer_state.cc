@@ -270,7 +270,9 @@ void TransferState::count_outcome(const Status& outcome) {
   const bool read = setup_.direction == transport::Direction::kRead;
   metrics.add(read ? metrics::Counter::kReadBytes : metrics::Counter::kWrittenBytes,
               total_bytes_all_);
-  if (plan_.copy_bytes != 0) metrics.add(metrics::Counter::kShmBytes, plan_.copy_bytes);
+  const uint64_t shm_bytes = plan_.copy_bytes - plan_.cma_bytes;
+  if (shm_bytes != 0) metrics.add(metrics::Counter::kShmBytes, shm_bytes);
+  if (plan_.cma_bytes != 0) metrics.add(metrics::Counter::kCmaBytes, plan_.cma_bytes);
   if (plan_.posted_bytes != 0) metrics.add(metrics::Counter::kStreamBytes, plan_.posted_bytes);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - setup_.started;
   metrics.observe(metrics::Histogram::kTransferSeconds, took.count());

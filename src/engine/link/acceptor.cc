@@ -13,7 +13,9 @@
 #include "base/log.h"
 #include "engine/core.h"
 #include "engine/link/listen_socket.h"
+#include "engine/link/owner_handshake.h"
 #include "transport/blocking_frames.h"
+#include "transport/socket_io.h"
 #include "wire/frame.h"
 
 namespace stagelink::engine {
@@ -26,78 +28,65 @@ constexpr Duration kAnswerTimeout = std::chrono::milliseconds(50);
 
 class Acceptor::Listener final : public transport::PollHandler {
  public:
-  Listener(Acceptor& acceptor, UniqueFd fd, bool is_unix) noexcept
-      : acceptor_(acceptor), fd_(std::move(fd)), is_unix_(is_unix) {}
-  void on_ready(uint32_t) override { acceptor_.accept_from(fd_.get(), is_unix_); }
+  Listener(Acceptor& acceptor, UniqueFd fd, Carrier carrier) noexcept
+      : acceptor_(acceptor), fd_(std::move(fd)), carrier_(carrier) {}
+  void on_ready(uint32_t) override { acceptor_.accept_from(fd_.get(), carrier_); }
   int fd() const noexcept { return fd_.get(); }
 
  private:
   Acceptor& acceptor_;
   UniqueFd fd_;
-  const bool is_unix_;
+  const Carrier carrier_;
 };
 
-// An accepted connection that has not said hello yet.
+// An accepted connection whose handshake is not over.
 class Acceptor::Guest final : public transport::PollHandler {
  public:
-  Guest(Acceptor& acceptor, UniqueFd fd, bool is_unix, Deadline deadline) noexcept
-      : acceptor_(acceptor), fd_(std::move(fd)), is_unix_(is_unix), deadline_(deadline) {}
+  Guest(Acceptor& acceptor, UniqueFd fd, Carrier carrier, Deadline deadline) noexcept
+      : acceptor_(acceptor),
+        fd_(std::move(fd)),
+        carrier_(carrier),
+        deadline_(deadline),
+        handshake_(acceptor.core_.auth_key()) {}
 
   void on_ready(uint32_t) override {
-    auto hello = read_hello();
-    if (!hello.ok() && input_.empty()) return acceptor_.dismiss(*this);  // Somebody looked.
-    if (!hello.ok()) {
-      acceptor_.core_.report("hello", hello.status());
+    const Status progress = receive();
+    if (!progress.ok() && !handshake_.begun()) return acceptor_.dismiss(*this);  // Somebody looked.
+    if (!progress.ok()) {
+      acceptor_.core_.report("hello", progress);
       acceptor_.core_.metrics().add(metrics::Counter::kHandshakesRefused);
-      acceptor_.refuse(fd_.get(), hello.status());
+      acceptor_.refuse(fd_.get(), progress);
       return acceptor_.dismiss(*this);
     }
-    if (hello->has_value()) acceptor_.hear(*this, **hello);  // Destroys this guest.
+    if (handshake_.done()) acceptor_.hear(*this, wire::Hello(handshake_.hello()));
   }
   int fd() const noexcept { return fd_.get(); }
   UniqueFd take_fd() noexcept { return std::move(fd_); }
-  bool is_unix() const noexcept { return is_unix_; }
+  Carrier carrier() const noexcept { return carrier_; }
   bool overdue() const noexcept { return deadline_.passed(); }
 
  private:
-  // Nothing while bytes are missing. Reads no further than the hello.
-  Result<std::optional<wire::Hello>> read_hello() {
-    for (;;) {
-      const size_t want = wanted();
-      if (want == 0) break;
+  // What has come, and no further than the end of the handshake.
+  Status receive() {
+    while (const size_t want = handshake_.wanted()) {
       std::byte chunk[512];
       const ssize_t got = ::recv(fd_.get(), chunk, std::min(want, sizeof chunk), MSG_DONTWAIT);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EAGAIN) return std::optional<wire::Hello>();
-      if (got <= 0) return Status(Reason::kConnectionCut, "a guest left before its hello");
-      input_.insert(input_.end(), chunk, chunk + got);
-      if (input_.size() == wire::kFrameHeaderBytes) SL_TRY(read_header());
+      if (got < 0 && errno == EAGAIN) return {};
+      if (got <= 0) return Status(Reason::kConnectionCut, "a guest left before its hello was over");
+      SL_ASSIGN(const auto challenge, handshake_.take({chunk, static_cast<size_t>(got)}));
+      if (!challenge.has_value()) continue;
+      SL_TRY(transport::send_frame(fd_.get(), wire::FrameType::kChallenge, 0,
+                                   wire::encode(*challenge), Deadline::in(kAnswerTimeout)));
     }
-    auto hello = wire::decode_hello(std::span(input_).subspan(wire::kFrameHeaderBytes));
-    if (!hello.ok()) return hello.status();
-    return std::optional<wire::Hello>(*std::move(hello));
-  }
-  size_t wanted() const noexcept {
-    if (input_.size() < wire::kFrameHeaderBytes) return wire::kFrameHeaderBytes - input_.size();
-    return wire::kFrameHeaderBytes + payload_bytes_ - input_.size();
-  }
-  Status read_header() {
-    auto header = wire::decode_frame_header(
-        std::span<const std::byte, wire::kFrameHeaderBytes>(input_.data(), input_.size()));
-    if (!header.ok()) return header.status();
-    if (header->type != wire::FrameType::kHello || header->fd_count != 0) {
-      return Status(Reason::kFrame, "the first frame of a connection is no hello");
-    }
-    payload_bytes_ = header->payload_bytes;
-    return Status();
+    return {};
   }
 
   Acceptor& acceptor_;
   UniqueFd fd_;
-  const bool is_unix_;
+  const Carrier carrier_;
   const Deadline deadline_;
-  std::vector<std::byte> input_;
-  size_t payload_bytes_ = 0;
+  OwnerHandshake handshake_;
 };
 
 Acceptor::Acceptor(EngineCore& core, std::string socket_path) noexcept
@@ -113,8 +102,8 @@ Result<std::unique_ptr<Acceptor>> Acceptor::create(EngineCore& core, const std::
   auto local = listen_unix_socket(socket_path);
   if (!local.ok()) return local.status();
   acceptor->socket_bound_ = true;
-  acceptor->tcp_ = std::make_unique<Listener>(*acceptor, *std::move(tcp), false);
-  acceptor->unix_ = std::make_unique<Listener>(*acceptor, *std::move(local), true);
+  acceptor->tcp_ = std::make_unique<Listener>(*acceptor, *std::move(tcp), Carrier::kTcp);
+  acceptor->unix_ = std::make_unique<Listener>(*acceptor, *std::move(local), Carrier::kUnix);
   return acceptor;
 }
 
@@ -143,14 +132,14 @@ bool Acceptor::tick() {
     if (guest->overdue()) overdue.push_back(guest.get());
   }
   for (Guest* guest : overdue) {
-    core_.report("hello", Status(Reason::kConnectTimeout, "a guest said no hello in time"));
+    core_.report("hello", Status(Reason::kConnectTimeout, "a guest did not end its hello in time"));
     core_.metrics().add(metrics::Counter::kHandshakesRefused);
     dismiss(*guest);
   }
   return !guests_.empty();
 }
 
-void Acceptor::accept_from(int listener, bool is_unix) {
+void Acceptor::accept_from(int listener, Carrier carrier) {
   UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!fd) {
     if (errno == EMFILE || errno == ENFILE) {
@@ -160,13 +149,14 @@ void Acceptor::accept_from(int listener, bool is_unix) {
     return;
   }
   const auto same = std::count_if(guests_.begin(), guests_.end(),
-                                  [&](const auto& guest) { return guest->is_unix() == is_unix; });
+                                  [&](const auto& guest) { return guest->carrier() == carrier; });
   if (static_cast<size_t>(same) >= kMaxGuests) {
     refuse(fd.get(), Status(Reason::kTooManyPeers, "too many handshakes at once; try again"));
     core_.metrics().add(metrics::Counter::kHandshakesRefused);
     return;
   }
-  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), is_unix,
+  if (carrier == Carrier::kTcp) transport::send_at_once(fd.get());
+  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), carrier,
                                             Deadline::in(core_.options().connect_timeout)));
   Guest& guest = *guests_.back();
   const Status added = core_.loop().poller().add(guest.fd(), EPOLLIN, &guest);
@@ -190,11 +180,11 @@ void Acceptor::dismiss(Guest& guest) noexcept {
 }
 
 void Acceptor::hear(Guest& guest, const wire::Hello& hello) {
-  const bool is_unix = guest.is_unix();
+  const Carrier carrier = guest.carrier();
   core_.loop().poller().remove(guest.fd(), &guest);
   UniqueFd fd = guest.take_fd();
   std::erase_if(guests_, [&](const auto& other) { return other.get() == &guest; });
-  const Status allowed = check_hello(fd.get(), is_unix, hello);
+  const Status allowed = check_hello(fd.get(), carrier, hello);
   if (!allowed.ok()) {
     core_.report("hello from " + hello.name, allowed);
     core_.metrics().add(metrics::Counter::kHandshakesRefused);
@@ -202,21 +192,26 @@ void Acceptor::hear(Guest& guest, const wire::Hello& hello) {
   }
   if (hello.role == wire::Role::kProbe) {
     (void)transport::send_frame(fd.get(), wire::FrameType::kWelcome, 0,
-                                wire::encode(core_.welcome()), Deadline::in(kAnswerTimeout));
+                                wire::encode(core_.welcome(hello)), Deadline::in(kAnswerTimeout));
     return;
   }
-  greeted_(std::move(fd), hello);
+  greeted_(std::move(fd), carrier, hello);
 }
 
-Status Acceptor::check_hello(int fd, bool is_unix, const wire::Hello& hello) const {
+Status Acceptor::check_hello(int fd, Carrier carrier, const wire::Hello& hello) const {
   if (hello.target != InstanceId{} && hello.target != core_.instance()) {
     return Status(Reason::kRestarted, "instance " + hello.target.to_string() +
                                           " is gone; here is " + core_.instance().to_string());
   }
-  if (!is_unix) {
-    if (hello.role == wire::Role::kProbe) return Status();
-    return Status(Reason::kPermission, "this listener answers probes only");
+  if (carrier == Carrier::kUnix) return check_user(fd);
+  if (hello.role == wire::Role::kProbe || core_.enabled(transport::TransportKind::kTcp)) {
+    return Status();
   }
+  return Status(Reason::kPermission,
+                "this listener answers probes only: tcp is not among the engine's transports");
+}
+
+Status Acceptor::check_user(int fd) const {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {

@@ -17,15 +17,18 @@ namespace stagelink::engine {
 
 class EngineCore;
 
-// Accepts connections on the UNIX socket and on the hello listener, and hears their hello. Until
+// How a connection came.
+enum class Carrier : uint8_t { kUnix, kTcp };
+
+// Accepts connections on the UNIX socket and on the TCP listener, and hears their hello. Until
 // then a connection is a Guest: at most kMaxGuests on each, so that strangers on the network do not
 // keep out the peers of this host; each with a deadline.
 //
 // Thread-safety: create() and addresses from any thread; the rest on the progress loop.
 class Acceptor final {
  public:
-  // A UNIX connection whose hello was accepted.
-  using Greeted = std::function<void(UniqueFd fd, const wire::Hello& hello)>;
+  // A connection whose hello was accepted.
+  using Greeted = std::function<void(UniqueFd fd, Carrier carrier, const wire::Hello& hello)>;
 
   // Binds and listens; nothing is accepted before start(). Errors: already_exists (port_in_use),
   // invalid_argument, permission, limit.
@@ -53,10 +56,11 @@ class Acceptor final {
   class Guest;
 
   Acceptor(EngineCore& core, std::string socket_path) noexcept;
-  void accept_from(int listener, bool is_unix);
+  void accept_from(int listener, Carrier carrier);
   void dismiss(Guest& guest) noexcept;
   void hear(Guest& guest, const wire::Hello& hello);
-  Status check_hello(int fd, bool is_unix, const wire::Hello& hello) const;
+  Status check_hello(int fd, Carrier carrier, const wire::Hello& hello) const;
+  Status check_user(int fd) const;
   void unlink_socket() noexcept;
 
   EngineCore& core_;

@@ -2,17 +2,16 @@
 
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
 #include "base/deadline.h"
 #include "engine/link/peer_state.h"
 #include "stagelink/result.h"
 
-// The connecting side of a handshake. All of it waits, with a deadline, on the caller's thread.
+// The connecting side. All of it waits, with a deadline, on the caller's thread.
 namespace stagelink::engine {
 
-// From another engine's descriptor, or from the address of its hello listener.
+// From another engine's descriptor, or from the address of its listener.
 Result<std::shared_ptr<PeerState>> dial_descriptor(const std::shared_ptr<EngineCore>& core,
                                                    std::span<const std::byte> descriptor,
                                                    const Deadline& deadline);
@@ -22,7 +21,6 @@ Result<std::shared_ptr<PeerState>> dial_address(const std::shared_ptr<EngineCore
 
 // A data connection to a peer that is already connected.
 Result<std::shared_ptr<transport::PostedTransport>> dial_stream(
-    const std::shared_ptr<PeerState>& peer, const std::string& socket_path,
-    const Deadline& deadline);
+    const std::shared_ptr<PeerState>& peer, const Deadline& deadline);
 
 }  // namespace stagelink::engine

@@ -1,5 +1,6 @@
 #include "engine/link/inbound_peer.h"
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/random.h"
 #include "engine/core.h"
 #include "wire/batch_header.h"
+#include "wire/notify_record.h"
 
 namespace stagelink::engine {
 namespace {
@@ -20,9 +22,12 @@ Result<UniqueFd> duplicate(int fd) {
   return copy;
 }
 
-Result<memory::SharedPages> create_page(uint64_t nonce) {
-  auto pages = memory::SharedPages::create("stagelink-peer", wire::kPeerPageBytes,
-                                           memory::SharedPages::Peers::kMayWrite);
+Result<memory::SharedPages> create_page(Carrier carrier, uint64_t nonce) {
+  // A ring that nobody else maps takes memory as it fills.
+  auto pages = carrier == Carrier::kTcp
+                   ? memory::SharedPages::create_unshared(wire::kPeerPageBytes)
+                   : memory::SharedPages::create("stagelink-peer", wire::kPeerPageBytes,
+                                                 memory::SharedPages::Peers::kMayWrite);
   if (!pages.ok()) return pages.status();
   auto* page = pages->at<wire::PeerPage>();
   const wire::Version version = wire::own_version();
@@ -37,35 +42,67 @@ Result<memory::SharedPages> create_page(uint64_t nonce) {
 
 }  // namespace
 
-InboundPeer::InboundPeer(EngineCore& core, std::shared_ptr<InboundRing> ring) noexcept
-    : core_(core), ring_(std::move(ring)) {
+InboundPeer::InboundPeer(EngineCore& core, Carrier carrier,
+                         std::shared_ptr<InboundRing> ring) noexcept
+    : core_(core),
+      carrier_(carrier),
+      ring_(std::move(ring)),
+      producer_(ring_->page()),
+      self_(std::make_shared<InboundPeer*>(this)) {
   core_.metrics().add(metrics::Gauge::kInboundPeers, 1);
 }
 
 InboundPeer::~InboundPeer() {
+  *self_ = nullptr;
   ring_->departed.store(true);  // Its lanes no longer hold anything.
   core_.metrics().add(metrics::Gauge::kInboundPeers, -1);
 }
 
 Result<std::unique_ptr<InboundPeer>> InboundPeer::create(EngineCore& core, UniqueFd fd,
+                                                         Carrier carrier,
                                                          const wire::Hello& hello) {
   const uint64_t nonce = random_u64();
-  auto page = create_page(nonce);
+  auto page = create_page(carrier, nonce);
   if (!page.ok()) return page.status();
   auto ring = std::make_shared<InboundRing>(hello.instance, hello.name, *std::move(page));
-  std::unique_ptr<InboundPeer> peer(new InboundPeer(core, std::move(ring)));
+  std::unique_ptr<InboundPeer> peer(new InboundPeer(core, carrier, std::move(ring)));
   auto connection = transport::FrameConnection::create(core.loop().poller(), std::move(fd), *peer);
   if (!connection.ok()) return connection.status();
   peer->connection_ = *std::move(connection);
+  if (carrier == Carrier::kTcp) peer->acknowledge_when_taken();
   // The ring is scanned before the peer can possibly use it.
   core.inbox().add(peer->ring_);
-  SL_TRY(peer->send_welcome(nonce));
+  SL_TRY(peer->send_welcome(hello, nonce));
   return peer;
 }
 
-Status InboundPeer::send_welcome(uint64_t page_nonce) {
-  wire::Welcome welcome = core_.welcome();
+// Whoever takes notifications does so on a thread of its own; the acknowledgement leaves from the
+// loop, and not while an earlier one is due.
+void InboundPeer::acknowledge_when_taken() {
+  const auto due = std::make_shared<std::atomic<bool>>(false);
+  ring_->on_taken = [core = &core_, due, self = self_](uint64_t) {
+    if (due->exchange(true)) return;
+    core->loop().run([due, self] {
+      due->store(false);
+      if (*self != nullptr) (*self)->acknowledge();
+    });
+  };
+}
+
+Status InboundPeer::send_welcome(const wire::Hello& hello, uint64_t page_nonce) {
+  wire::Welcome welcome = core_.welcome(hello);
   welcome.page_nonce = page_nonce;
+  std::vector<UniqueFd> fds;
+  if (carrier_ == Carrier::kUnix) {
+    SL_ASSIGN(fds, fds_for_welcome());
+  }
+  SL_TRY(connection_->send(wire::FrameType::kWelcome, 0, wire::encode(welcome), std::move(fds)));
+  if (welcome.checks) connection_->check_frames();
+  ring_->close_page_fd();  // One fd for each peer less.
+  return Status();
+}
+
+Result<std::vector<UniqueFd>> InboundPeer::fds_for_welcome() const {
   std::vector<UniqueFd> fds;
   for (const int fd : {core_.registry().table_fd(), ring_->page_fd(), core_.inbox().doorbell_fd(),
                        core_.inbox().event_fd()}) {
@@ -73,9 +110,7 @@ Status InboundPeer::send_welcome(uint64_t page_nonce) {
     if (!copy.ok()) return copy.status();
     fds.push_back(*std::move(copy));
   }
-  SL_TRY(connection_->send(wire::FrameType::kWelcome, 0, wire::encode(welcome), std::move(fds)));
-  ring_->close_page_fd();  // One fd for each peer less.
-  return Status();
+  return fds;
 }
 
 Status InboundPeer::on_frame(transport::FrameConnection& from, const wire::FrameHeader& header,
@@ -85,10 +120,38 @@ Status InboundPeer::on_frame(transport::FrameConnection& from, const wire::Frame
     case wire::FrameType::kPong: return Status();
     case wire::FrameType::kBye: return Status(Reason::kPeerLost, "the peer has closed its engine");
     case wire::FrameType::kGetRegion: return answer_get_region(header.request_id, payload);
-    default:
-      return Status(Reason::kFrame, "unexpected frame type " +
-                                        std::to_string(static_cast<unsigned>(header.type)) +
-                                        " from a reader");
+    case wire::FrameType::kNotify:
+      if (carrier_ == Carrier::kTcp) return take_notify(payload);
+      break;
+    default: break;
+  }
+  return Status(Reason::kFrame, "unexpected frame type " +
+                                    std::to_string(static_cast<unsigned>(header.type)) +
+                                    " from a reader");
+}
+
+Status InboundPeer::take_notify(std::span<const std::byte> payload) {
+  SL_ASSIGN(const wire::NotifyRecord record, wire::decode_notify(payload));
+  if (wire::kNotifyHeaderBytes + record.payload.size() != payload.size() ||
+      record.payload.size() > transport::kMaxNotifyBytes) {
+    return Status(Reason::kFrame, "a notify frame of " + std::to_string(payload.size()) +
+                                      " bytes holds a notification of " +
+                                      std::to_string(record.payload.size()));
+  }
+  if (!producer_.push(record.outcome, record.payload)) {
+    return Status(Reason::kFrame, "more notifications came than there is room for");
+  }
+  core_.inbox().arrived();
+  return Status();
+}
+
+void InboundPeer::acknowledge() {
+  const uint64_t taken = ring_->page().head.load(std::memory_order_acquire);
+  if (taken == acknowledged_) return;
+  // A peer that does not take it has its whole socket full of them, and gets none until it does.
+  const wire::NotifyAck ack{taken};
+  if (connection_->send(wire::FrameType::kNotifyAck, 0, wire::encode(ack)).ok()) {
+    acknowledged_ = taken;
   }
 }
 
@@ -100,6 +163,8 @@ Status InboundPeer::answer_get_region(uint64_t request_id, std::span<const std::
   auto record = core_.registry().find(ref->index, ref->generation);
   if (!record.ok()) {
     outcome = {record.status().reason(), std::string(record.status().message())};
+  } else if (carrier_ == Carrier::kTcp) {
+    outcome = {Reason::kUnsupported, "memory cannot be handed over TCP"};
   } else if (!(*record)->segment.has_value()) {
     outcome = {Reason::kUnsupported, "the region's memory is private"};
   } else if (!(*record)->gate.try_pin()) {

@@ -1,14 +1,7 @@
 #include "engine/link/peer_state.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include <poll.h>
-#include <unistd.h>
-
-#include "base/futex.h"
 #include "base/log.h"
 #include "engine/batch/session_state.h"
 #include "engine/core.h"
@@ -17,19 +10,21 @@
 #include "wire/hello.h"
 
 namespace stagelink::engine {
-namespace {
-
-// Notifications that wait for room in the receiver's ring because their transfer has ended.
-constexpr size_t kMaxBacklog = 1024;
-
-}  // namespace
 
 PeerState::PeerState(std::shared_ptr<EngineCore> core, PeerLink link)
     : core_(std::move(core)),
       link_(std::move(link)),
-      lanes_(*link_.page.at<wire::PeerPage>(), table()),
-      producer_(*link_.page.at<wire::PeerPage>()) {
+      notices_(*core_, link_.name, make_notify_port()) {
   core_->metrics().add(metrics::Gauge::kPeers, 1);
+}
+
+std::unique_ptr<NotifyPort> PeerState::make_notify_port() {
+  if (shared() != nullptr) return std::make_unique<RingNotifyPort>(*shared());
+  auto port = std::make_unique<FrameNotifyPort>(link_.notify_window, [this] {
+    core_->loop().run([self = shared_from_this()] { self->send_notify_frames(); });
+  });
+  frame_port_ = port.get();
+  return port;
 }
 
 PeerState::~PeerState() { core_->metrics().add(metrics::Gauge::kPeers, -1); }
@@ -40,6 +35,7 @@ Status PeerState::attach(const Deadline& deadline) {
         auto control = transport::FrameConnection::create(self->core_->loop().poller(),
                                                           std::move(self->link_.control), *self);
         if (!control.ok()) return control.status();
+        if (self->link_.checked) (*control)->check_frames();
         SL_TRY(self->core_->add_peer(self));
         self->control_ = *std::move(control);
         return Status();
@@ -71,13 +67,19 @@ Status PeerState::usable(bool needs_process) const {
   return Status();
 }
 
-const wire::TableEntry* PeerState::row(uint32_t index) const noexcept {
-  if (index >= link_.table_capacity) return nullptr;
-  return link_.table.at<wire::TableEntry>(wire::kTableEntriesOffset) + index;
+std::optional<transport::TransportKind> PeerState::stream_kind() const noexcept {
+  using transport::TransportKind;
+  if (shared() != nullptr && core_->enabled(TransportKind::kStream)) return TransportKind::kStream;
+  if (!link_.addresses.empty() && core_->enabled(TransportKind::kTcp)) return TransportKind::kTcp;
+  return std::nullopt;
 }
 
-uint32_t PeerState::rows_used() const noexcept {
-  return std::min(table().rows_used.load(), link_.table_capacity);
+const Status& PeerState::cma_status() {
+  if (!link_.why_no_cma.ok() && !warned_of_cma_.exchange(true)) {
+    log(LogLevel::kWarning, "peer " + link_.name,
+        "cma cannot be used: " + link_.why_no_cma.to_string());
+  }
+  return link_.why_no_cma;
 }
 
 Status PeerState::check_notification(size_t bytes) const {
@@ -92,58 +94,20 @@ Status PeerState::check_notification(size_t bytes) const {
 Status PeerState::notify(Reason outcome, std::span<const std::byte> payload) {
   SL_TRY(check_notification(payload.size()));
   SL_TRY(usable(/*needs_process=*/true));
-  MutexLock lock(send_mutex_);
-  if (!flush_backlog() || !producer_.push(outcome, payload)) {
-    return Status(Reason::kRingFull,
-                  "peer " + link_.name + " has not taken its earlier notifications; try again");
-  }
-  core_->metrics().add(metrics::Counter::kNotificationsSent);
-  ring_doorbell();
-  return Status();
+  return notices_.send(outcome, payload);
 }
 
 void PeerState::notify_later(Reason outcome, std::vector<std::byte> payload) {
   if (lost_.load()) return;
-  MutexLock lock(send_mutex_);
-  if (flush_backlog() && producer_.push(outcome, payload)) {
-    core_->metrics().add(metrics::Counter::kNotificationsSent);
-    ring_doorbell();
-    return;
-  }
-  if (backlog_.size() >= kMaxBacklog) {
-    core_->report("notification after a transfer",
-                  Status(Reason::kRingFull, "peer " + link_.name + " takes no notifications"));
-    return;
-  }
-  backlog_.push_back({outcome, std::move(payload)});
-  backlog_waits_.store(true);
-  core_->loop().hurry();
+  if (!notices_.send_later(outcome, std::move(payload))) core_->loop().hurry();
 }
 
-bool PeerState::flush_backlog() {
-  bool sent = false;
-  while (!backlog_.empty() && producer_.push(backlog_.front().outcome, backlog_.front().payload)) {
-    backlog_.pop_front();
-    core_->metrics().add(metrics::Counter::kNotificationsSent);
-    sent = true;
-  }
-  if (sent) ring_doorbell();
-  backlog_waits_.store(!backlog_.empty());
-  return backlog_.empty();
-}
-
-void PeerState::ring_doorbell() noexcept {
-  std::atomic<uint32_t>& armed = link_.doorbell.at<wire::Doorbell>()->armed;
-  // Sequentially consistent, after the ring's tail: the sleeper arms, then looks at the tail.
-  if (armed.load() == 0) return;
-  const uint32_t taken = armed.exchange(0);
-  if ((taken & wire::kBellFutex) != 0) futex_wake_all(armed, FutexScope::kShared);
-  if ((taken & wire::kBellEvent) == 0) return;
-  // One that is full rings already; its owner could make the write block.
-  pollfd bell{link_.bell.get(), POLLOUT, 0};
-  if (::poll(&bell, 1, 0) != 1) return;
-  const uint64_t one = 1;
-  while (::write(link_.bell.get(), &one, sizeof one) < 0 && errno == EINTR) {
+// Progress loop only.
+void PeerState::send_notify_frames() {
+  for (const auto& record : frame_port_->take()) {
+    if (control_ == nullptr) return;  // Lost: nobody takes them any more.
+    // The window is far below what a connection queues, so this fails with the connection only.
+    if (!control_->send(wire::FrameType::kNotify, 0, record).ok()) return;
   }
 }
 
@@ -184,7 +148,7 @@ Result<std::shared_ptr<transport::PostedTransport>> PeerState::stream(const Dead
   SL_TRY(usable(/*needs_process=*/true));
   MutexLock lock(stream_mutex_);
   if (stream_ != nullptr) return stream_;
-  auto opened = dial_stream(shared_from_this(), link_.socket_path, deadline);
+  auto opened = dial_stream(shared_from_this(), deadline);
   if (!opened.ok()) return opened.status();
   stream_ = *std::move(opened);
   return stream_;
@@ -218,10 +182,7 @@ bool PeerState::tick(bool heartbeat_due) {
     lose(Status(Reason::kClosed, "the peer is no longer used here"));
     return false;
   }
-  if (backlog_waits_.load()) {
-    MutexLock lock(send_mutex_);
-    flush_backlog();
-  }
+  if (notices_.waits()) notices_.flush();
   if (heartbeat_due && control_ != nullptr) {
     if (++missed_heartbeats_ > core_->options().heartbeat_misses && !stopped_.exchange(true)) {
       core_->report("heartbeat", usable(/*needs_process=*/true));
@@ -231,7 +192,7 @@ bool PeerState::tick(bool heartbeat_due) {
     for (const auto& session : sessions()) session->drop_stale();
     forget_dead_maps();
   }
-  return backlog_waits_.load();
+  return notices_.waits();
 }
 
 void PeerState::forget_dead_maps() {
@@ -254,8 +215,8 @@ void PeerState::lose(const Status& why) {
 }
 
 bool PeerState::let_go(bool force) {
-  // Sequentially consistent, after lost_ was set: see ShmTransport::copy().
-  if (!force && !lanes_.idle()) {
+  // Sequentially consistent, after lost_ was set: see GuardedRows::inside().
+  if (!force && shared() != nullptr && !shared()->lanes().idle()) {
     core_->loop().hurry();
     return false;
   }
@@ -274,23 +235,31 @@ Status PeerState::on_frame(transport::FrameConnection& from, const wire::FrameHe
     case wire::FrameType::kBye:
       said_bye_ = true;
       return Status(Reason::kPeerLost, "peer " + link_.name + " has closed its engine");
-    case wire::FrameType::kRegion: {
-      auto outcome = wire::decode_outcome(payload);
-      if (!outcome.ok()) return outcome.status();
-      if (outcome->reason != Reason::kOk) {
-        fetches_.answer(header.request_id, Status(outcome->reason, outcome->message));
-      } else if (fds.size() != 1) {
-        return Status(Reason::kFrame, "region answer without exactly one fd");
-      } else {
-        fetches_.answer(header.request_id, std::move(fds.front()));
-      }
+    case wire::FrameType::kRegion: return take_region(header.request_id, payload, fds);
+    case wire::FrameType::kNotifyAck:
+      if (frame_port_ == nullptr) break;
+      SL_TRY(frame_port_->on_ack(payload));
+      if (notices_.waits()) notices_.flush();
       return Status();
-    }
-    default:
-      return Status(Reason::kFrame, "unexpected frame type " +
-                                        std::to_string(static_cast<unsigned>(header.type)) +
-                                        " from an owner");
+    default: break;
   }
+  return Status(Reason::kFrame, "unexpected frame type " +
+                                    std::to_string(static_cast<unsigned>(header.type)) +
+                                    " from an owner");
+}
+
+Status PeerState::take_region(uint64_t request_id, std::span<const std::byte> payload,
+                              std::vector<UniqueFd>& fds) {
+  auto outcome = wire::decode_outcome(payload);
+  if (!outcome.ok()) return outcome.status();
+  if (outcome->reason != Reason::kOk) {
+    fetches_.answer(request_id, Status(outcome->reason, outcome->message));
+  } else if (fds.size() != 1) {
+    return Status(Reason::kFrame, "region answer without exactly one fd");
+  } else {
+    fetches_.answer(request_id, std::move(fds.front()));
+  }
+  return Status();
 }
 
 void PeerState::on_closed(transport::FrameConnection&, const Status& why) {
@@ -304,7 +273,9 @@ void PeerState::on_closed(transport::FrameConnection&, const Status& why) {
     if (said_bye_) {
       log(LogLevel::kInfo, "peer", std::string(lost.message()));
     } else {
-      core_->report("peer", lost);
+      // Transfers end as cut; the one count and line tell what it was.
+      const bool damaged = why.reason() == Reason::kChecksum;
+      core_->report("peer", damaged ? Status(why.reason(), std::string(lost.message())) : lost);
     }
   }
   lose(lost);

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,34 +10,18 @@
 
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "engine/link/notify_sender.h"
+#include "engine/link/peer_link.h"
 #include "engine/link/region_fetch.h"
 #include "memory/segment.h"
 #include "stagelink/peer.h"
 #include "transport/frame_connection.h"
-#include "transport/shm/access_lanes.h"
-#include "transport/shm/notify_ring.h"
 #include "transport/transport.h"
-#include "wire/table_layout.h"
 
 namespace stagelink::engine {
 
 class EngineCore;
 class SessionState;
-
-// What the handshake gave us of a peer on this host.
-struct PeerLink {
-  InstanceId instance;
-  std::string name;
-  std::string socket_path;
-  uint32_t pid = 0;
-  uint32_t table_capacity = 0;
-  uint32_t max_notification_bytes = 0;
-  UniqueFd control;
-  memory::SharedPages table;
-  memory::SharedPages page;
-  memory::SharedPages doorbell;
-  UniqueFd bell;
-};
 
 // A connected peer: one life of one process.
 //
@@ -66,15 +49,21 @@ class PeerState final : public transport::FrameConnection::Owner,
   Status usable(bool needs_process) const;
 
   Status check_notification(size_t bytes) const;
-  Status notify(Reason outcome, std::span<const std::byte> payload) SL_EXCLUDES(send_mutex_);
+  Status notify(Reason outcome, std::span<const std::byte> payload);
   // For notifications that follow a transfer: a full ring queues them, in order, up to a bound.
-  void notify_later(Reason outcome, std::vector<std::byte> payload) SL_EXCLUDES(send_mutex_);
+  void notify_later(Reason outcome, std::vector<std::byte> payload);
 
-  const wire::TableHeader& table() const noexcept { return *link_.table.at<wire::TableHeader>(); }
-  // Null if the index lies beyond the table.
-  const wire::TableEntry* row(uint32_t index) const noexcept;
-  uint32_t rows_used() const noexcept;
-  transport::AccessLanes& lanes() noexcept { return lanes_; }
+  const PeerLink& link() const noexcept { return link_; }
+  // Null: the peer was reached over TCP, and shares nothing with us.
+  SharedView* shared() const noexcept { return link_.shared.get(); }
+  // What carries the stream to this peer: kStream, kTcp, or nothing that is enabled.
+  std::optional<transport::TransportKind> stream_kind() const noexcept;
+  // Threads of ours are in the middle of a copy.
+  bool copies() const noexcept { return shared() != nullptr && !shared()->lanes().idle(); }
+  // The process behind the peer; null if its memory cannot be copied with cma.
+  const std::shared_ptr<transport::CmaOwner>& cma() const noexcept { return link_.cma; }
+  // Ok, or why cma() is null. The first who asks in vain is what makes it a warning in the log.
+  const Status& cma_status();
   const std::atomic<bool>& lost_flag() const noexcept { return lost_; }
 
   // The peer's shareable region, mapped here, shared by all sessions. Waits for the peer.
@@ -104,20 +93,20 @@ class PeerState final : public transport::FrameConnection::Owner,
   void on_closed(transport::FrameConnection& connection, const Status& why) override;
 
  private:
-  struct Backlogged {
-    Reason outcome;
-    std::vector<std::byte> payload;
-  };
-  void ring_doorbell() noexcept;
-  bool flush_backlog() SL_REQUIRES(send_mutex_);
+  std::unique_ptr<NotifyPort> make_notify_port();
+  void send_notify_frames();
+  Status take_region(uint64_t request_id, std::span<const std::byte> payload,
+                     std::vector<UniqueFd>& fds);
   void forget_dead_maps() SL_EXCLUDES(maps_mutex_);
 
   const std::shared_ptr<EngineCore> core_;
   PeerLink link_;
-  transport::AccessLanes lanes_;
+  FrameNotifyPort* frame_port_ = nullptr;  // Over TCP: belongs to notices_.
+  NotifySender notices_;
   std::atomic<bool> lost_{false};
   std::atomic<bool> stopped_{false};
   std::atomic<bool> handle_released_{false};
+  std::atomic<bool> warned_of_cma_{false};
   mutable Mutex why_mutex_;
   Status why_lost_ SL_GUARDED_BY(why_mutex_);
 
@@ -127,11 +116,6 @@ class PeerState final : public transport::FrameConnection::Owner,
   bool said_bye_ = false;
 
   RegionFetches fetches_;
-
-  Mutex send_mutex_;
-  transport::NotifyProducer producer_ SL_GUARDED_BY(send_mutex_);
-  std::deque<Backlogged> backlog_ SL_GUARDED_BY(send_mutex_);
-  std::atomic<bool> backlog_waits_{false};
 
   Mutex maps_mutex_;
   std::map<std::pair<uint32_t, uint64_t>, std::weak_ptr<memory::MappedSegment>> maps_

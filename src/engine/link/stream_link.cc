@@ -19,10 +19,15 @@ class ChannelOwner final : public transport::StreamChannel::Owner {
       : core_(peer->core_ptr()), peer_(peer) {}
   EngineCore& core() const noexcept { return *core_; }
 
-  void on_lost(transport::StreamChannel&, const Status& why) override {
+  void on_lost(transport::StreamChannel& channel, const Status& why) override {
     const auto peer = peer_.lock();
     if (peer == nullptr) return;
-    if (peer->phase() != PeerPhase::kLost) core_->report("stream to peer " + peer->name(), why);
+    const std::string what = "stream to peer " + peer->name();
+    if (channel.damage_told()) {
+      log_failure(what, why);
+    } else if (peer->phase() != PeerPhase::kLost) {
+      core_->report(what, why);
+    }
     peer->drop_stream();
   }
 
@@ -49,9 +54,10 @@ class StreamLink final : public transport::PostedTransport {
     });
   }
 
-  void open(UniqueFd fd) {
+  void open(UniqueFd fd, bool checked) {
     EngineCore& core = owner_->core();
-    channel_ = transport::StreamChannel::create(core.loop().poller(), std::move(fd), *owner_);
+    channel_ =
+        transport::StreamChannel::create(core.loop().poller(), std::move(fd), *owner_, checked);
     core.stream_host().add(channel_);
   }
   void post(transport::PostedRequest& request) override { channel_->post(request); }
@@ -67,14 +73,14 @@ class StreamLink final : public transport::PostedTransport {
 }  // namespace
 
 Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
-    const std::shared_ptr<PeerState>& peer, UniqueFd fd, const Deadline& deadline) {
+    const std::shared_ptr<PeerState>& peer, UniqueFd fd, bool checked, const Deadline& deadline) {
   auto link = std::make_shared<StreamLink>(peer);
   auto handed = std::make_shared<UniqueFd>(std::move(fd));
   SL_TRY(peer->core().call_on_loop(
-      [link, handed, peer]() -> Status {
+      [link, handed, peer, checked]() -> Status {
         Status usable = peer->core().usable();
         // Once closed, nobody would end the channel.
-        if (usable.ok()) link->open(std::move(*handed));
+        if (usable.ok()) link->open(std::move(*handed), checked);
         return usable;
       },
       deadline));
@@ -102,10 +108,11 @@ StreamHost::StreamHost(EngineCore& core)
                                                         core.metrics())) {}
 
 void StreamHost::serve(UniqueFd fd, const wire::Hello& hello) {
-  const Status answered =
-      transport::send_frame(fd.get(), wire::FrameType::kWelcome, 0, wire::encode(core_.welcome()),
-                            Deadline::in(kAnswerTimeout));
-  const Status served = answered.ok() ? server_->serve(std::move(fd), hello.instance) : answered;
+  const wire::Welcome welcome = core_.welcome(hello);
+  const Status answered = transport::send_frame(
+      fd.get(), wire::FrameType::kWelcome, 0, wire::encode(welcome), Deadline::in(kAnswerTimeout));
+  const Status served =
+      answered.ok() ? server_->serve(std::move(fd), hello.instance, welcome.checks) : answered;
   if (!served.ok()) core_.report("data connection of " + hello.name, served);
 }
 

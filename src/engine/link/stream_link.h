@@ -19,10 +19,11 @@ namespace stagelink::engine {
 class EngineCore;
 class PeerState;
 
-// Makes a channel of a greeted data connection. The peer is told when it is lost; the transport
-// that is returned closes the channel when its last user lets go.
+// Makes a channel of a greeted data connection, whose frames carry sums if it is `checked`. The
+// peer is told when it is lost; the transport that is returned closes the channel when its last
+// user lets go.
 Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
-    const std::shared_ptr<PeerState>& peer, UniqueFd fd, const Deadline& deadline);
+    const std::shared_ptr<PeerState>& peer, UniqueFd fd, bool checked, const Deadline& deadline);
 
 // What an injected cut does: it ends the peer, as a broken connection does.
 std::function<void(const Status&)> cutter(const std::shared_ptr<PeerState>& peer);

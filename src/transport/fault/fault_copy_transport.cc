@@ -30,9 +30,14 @@ Status FaultCopyTransport::copy(std::span<const CopyItem> items, Direction direc
   SL_TRY(inside_->copy(items, direction));
   if (const auto place = pick_bit(items, decision.random); place.has_value()) {
     const CopyItem& item = items[place->item];
-    // NOLINTNEXTLINE(performance-no-int-to-ptr): an address in our mapping, see CopyItem.
-    auto* const remote = reinterpret_cast<std::byte*>(item.remote);
-    place->flip(direction == Direction::kRead ? item.local : remote);
+    if (direction == Direction::kRead) {
+      place->flip(item.local);
+    } else {
+      // The remote side may not be mapped here: one byte is written once more, wrong.
+      std::byte wrong = item.local[place->byte] ^ place->mask;
+      const CopyItem spoilt{&wrong, item.remote + place->byte, 1, item.remote_index};
+      return inside_->copy(std::span(&spoilt, 1), direction);
+    }
   }
   return {};
 }

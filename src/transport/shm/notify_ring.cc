@@ -15,8 +15,6 @@ std::byte* ring_data(wire::PeerPage& page) noexcept {
   return reinterpret_cast<std::byte*>(&page) + wire::kRingOffset;
 }
 
-constexpr uint64_t padded(uint64_t bytes) noexcept { return (bytes + 7) & ~uint64_t{7}; }
-
 void write_at(wire::PeerPage& page, uint64_t at, std::span<const std::byte> bytes) noexcept {
   if (bytes.empty()) return;
   const uint64_t start = at & kMask;
@@ -41,7 +39,7 @@ NotifyProducer::NotifyProducer(wire::PeerPage& page) noexcept
     : page_(page), tail_(page.tail.load()) {}
 
 bool NotifyProducer::push(Reason outcome, std::span<const std::byte> payload) noexcept {
-  const uint64_t bytes = padded(wire::kNotifyHeaderBytes + payload.size());
+  const uint64_t bytes = wire::notify_ring_bytes(payload.size());
   // Acquire pairs with the consumer's release of head: the space is no longer being read.
   const uint64_t head = page_.head.load(std::memory_order_acquire);
   if (tail_ - head > wire::kRingBytes || bytes > wire::kRingBytes - (tail_ - head)) return false;
@@ -76,7 +74,7 @@ Status NotifyConsumer::pop(size_t max, std::vector<RingMessage>& out) {
     read_at(page_, head_, header);
     uint32_t payload_bytes = 0;
     std::memcpy(&payload_bytes, header, sizeof payload_bytes);
-    if (payload_bytes > kMaxNotifyBytes || padded(sizeof header + payload_bytes) > used) {
+    if (payload_bytes > kMaxNotifyBytes || wire::notify_ring_bytes(payload_bytes) > used) {
       return Status(Reason::kFrame, "notification ring: record is longer than what was sent");
     }
     std::vector<std::byte> record(sizeof header + payload_bytes);
@@ -85,7 +83,7 @@ Status NotifyConsumer::pop(size_t max, std::vector<RingMessage>& out) {
     auto decoded = wire::decode_notify(record);
     if (!decoded.ok()) return decoded.status();
     out.push_back({decoded->outcome, {decoded->payload.begin(), decoded->payload.end()}});
-    head_ += padded(record.size());
+    head_ += wire::notify_ring_bytes(payload_bytes);
     page_.head.store(head_, std::memory_order_release);  // Pairs with push().
   }
   return Status();

@@ -332,15 +332,15 @@ void StreamServing::tell_damaged(const Status& why) {
 }
 
 void StreamServing::fail(const Status& why) {
+  if (why.code() != Code::kPeerLost) {
+    metrics_.fail(why.reason());
+    log_peer_failure("stream server ends a connection", why);
+  }
   tell_damaged(why);
   poller_.remove(fd_.get(), this);
   fd_.reset();
   read_.batch.release();
   write_.batch.release();
-  if (why.code() != Code::kPeerLost) {
-    metrics_.fail(why.reason());
-    log_peer_failure("stream server ends a connection", why);
-  }
   owner_.on_closed(*this, why.reason() == Reason::kPeerLost ? Status() : why);
 }
 

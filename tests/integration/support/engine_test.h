@@ -76,21 +76,30 @@ class EngineTest : public ::testing::Test {
   std::optional<Gauges> gauges_;
 };
 
-// How the bytes travel: mapped memory, or a socket to private memory.
-enum class Path : uint8_t { kShm, kUnix };
+// How the bytes travel: mapped memory, or private memory copied directly or through a
+// socket; with kTcp the control connection goes over TCP as well.
+enum class Path : uint8_t { kShm, kCma, kUnix, kTcp };
 std::string path_name(const ::testing::TestParamInfo<Path>& info);
+std::string transport_of(Path path);
+// Through a socket: the owner's process takes part.
+constexpr bool is_socket(Path path) { return path == Path::kUnix || path == Path::kTcp; }
+// False where process_vm_readv does not even work within one process.
+bool kernel_copies();
 
 class PathTest : public EngineTest, public ::testing::WithParamInterface<Path> {
  protected:
+  void SetUp() override;
   Path path() const { return GetParam(); }
   // Options of a reader that reaches memory on this path only.
   EngineOptions reader_options(const std::string& name) const;
 };
-#define SL_FOR_BOTH_PATHS(suite)                                                        \
-  INSTANTIATE_TEST_SUITE_P(                                                             \
-      Both, suite,                                                                      \
-      ::testing::Values(::stagelink::test::Path::kShm, ::stagelink::test::Path::kUnix), \
-      ::stagelink::test::path_name)
+#define SL_FOR_BOTH_PATHS(suite)                                                       \
+  INSTANTIATE_TEST_SUITE_P(Both, suite,                                                \
+                           ::testing::Values(::stagelink::test::Path::kShm,            \
+                                             ::stagelink::test::Path::kCma,            \
+                                             ::stagelink::test::Path::kUnix,           \
+                                             ::stagelink::test::Path::kTcp),           \
+                           ::stagelink::test::path_name)
 
 OwnedRegion make_region(OwnerProcess& owner, Path path, uint64_t bytes,
                         Access access = Access::kReadWrite);

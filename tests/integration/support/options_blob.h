@@ -12,8 +12,11 @@ namespace stagelink::test {
 
 template <typename Options, typename Visit>
 void visit_options(Options& o, Visit&& visit) {
-  visit(o.name), visit(o.bind), visit(o.advertise), visit(o.runtime_dir), visit(o.transports);
-  visit(o.inline_bytes), visit(o.slice_bytes), visit(o.copy_threads), visit(o.max_regions);
+  visit(o.name), visit(o.bind), visit(o.interface), visit(o.advertise), visit(o.runtime_dir), visit(o.transports);
+  visit(o.inline_bytes), visit(o.slice_bytes), visit(o.copy_threads), visit(o.cma_min_run);
+  visit(o.allow_ptrace), visit(o.max_regions);
+  visit(o.secret_file), visit(o.checksum);
+  visit(o.stream_stripes), visit(o.stripe_min_bytes);
   visit(o.max_peers), visit(o.max_transfers), visit(o.max_ranges), visit(o.max_notification_bytes);
   visit(o.connect_timeout), visit(o.transfer_timeout), visit(o.deregister_timeout);
   visit(o.heartbeat_interval), visit(o.heartbeat_misses);

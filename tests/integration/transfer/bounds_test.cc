@@ -126,8 +126,12 @@ TEST_P(BoundsTest, TransfersBeyondTheOptionAreBusy) {
   EXPECT_TRUE(eventually([&] { return link.session.read(whole(64)).ok(); }));
 }
 
+using SharedTableTest = BoundsTest;
+INSTANTIATE_TEST_SUITE_P(Local, SharedTableTest,
+                         ::testing::Values(Path::kShm, Path::kCma, Path::kUnix), path_name);
+
 // T49: a descriptor is believed only as far as the owner's own table confirms it.
-TEST_P(BoundsTest, ForgedDescriptorsAreRefused) {
+TEST_P(SharedTableTest, ForgedDescriptorsAreRefused) {
   const std::array<const Region*, 1> own = {&link_.local};
   const auto session_with = [&](RegionDesc desc) {
     return link_.peer.session(own, std::span(&desc, 1)).status();
@@ -157,12 +161,50 @@ TEST_P(BoundsTest, ForgedDescriptorsAreRefused) {
 }
 
 // T49: an owner's read-only region stays so, whatever a descriptor says.
-TEST_P(BoundsTest, AccessInADescriptorGrantsNothing) {
+TEST_P(SharedTableTest, AccessInADescriptorGrantsNothing) {
   const OwnedRegion sealed = make_region(link_.owner, path(), 4096, Access::kReadOnly);
   const std::array<const Region*, 1> own = {&link_.local};
   RegionDesc desc = sealed.desc;
   desc.access = Access::kReadWrite;
   EXPECT_REASON(Reason::kCorrupt, link_.peer.session(own, std::span(&desc, 1)).status());
+}
+
+using FarTableTest = BoundsTest;
+INSTANTIATE_TEST_SUITE_P(Far, FarTableTest, ::testing::Values(Path::kTcp), path_name);
+
+// T49: where its table cannot be looked at, the owner checks each batch.
+TEST_P(FarTableTest, ForgedDescriptorsMoveNoByte) {
+  const std::array<const Region*, 1> own = {&link_.local};
+  const auto read_with = [&](const RegionDesc& desc, uint64_t offset) {
+    auto session = link_.peer.session(own, std::span(&desc, 1));
+    if (!session.ok()) return session.status();
+    return must(session->read({.remote_offset = offset, .bytes = 8, .count = 1})).wait(5s);
+  };
+  RegionDesc desc = link_.remote.desc;
+  EXPECT_OK(read_with(desc, kBytes - 8));
+  desc.bytes += 4096;
+  EXPECT_OK(read_with(desc, kBytes - 8));
+  EXPECT_REASON(Reason::kOutOfBounds, read_with(desc, kBytes - 7));
+  desc = link_.remote.desc;
+  desc.index = 77;
+  EXPECT_REASON(Reason::kNotRegistered, read_with(desc, 0));
+  desc = link_.remote.desc;
+  desc.generation += 1;
+  EXPECT_REASON(Reason::kSuperseded, read_with(desc, 0));
+  desc = link_.remote.desc;
+  desc.instance.low ^= 1;
+  EXPECT_EQ(read_with(desc, 0).code(), Code::kIncompatible);
+}
+
+TEST_P(FarTableTest, AccessInADescriptorGrantsNothing) {
+  const OwnedRegion sealed = make_region(link_.owner, path(), 4096, Access::kReadOnly);
+  link_.owner.set(sealed, std::byte{0x11});
+  const std::array<const Region*, 1> own = {&link_.local};
+  RegionDesc desc = sealed.desc;
+  desc.access = Access::kReadWrite;
+  Session session = must(link_.peer.session(own, std::span(&desc, 1)));
+  EXPECT_REASON(Reason::kReadOnly, must(session.write(whole(4096))).wait(5s));
+  EXPECT_EQ(link_.owner.first_not(sealed, std::byte{0x11}), kNone);
 }
 
 }  // namespace

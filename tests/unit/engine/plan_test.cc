@@ -148,6 +148,133 @@ TEST_F(PlanTest, GoneRegionIsSupersededAndReadOnlyRefusesWrites) {
   EXPECT_EQ(plan({zero, zero, size, {}, {}}).reason(), Reason::kSuperseded);
 }
 
+// Three regions reached by cma, and by socket if runs are short.
+class CmaPlanTest : public PlanTest {
+ protected:
+  CmaPlanTest() {
+    for (RemoteRegion& remote : view_.remotes) {
+      remote.route = {TransportKind::kCma, "test", TransportKind::kStream};
+    }
+    limits_.cma_min_run = 4096;
+    limits_.max_ranges = 100'000;
+  }
+  // `count` ranges of `bytes`, none the neighbour of another.
+  Status plan_scattered(size_t count, uint64_t bytes, Direction direction = Direction::kRead) {
+    std::vector<uint64_t> offsets(count), sizes(count, bytes);
+    for (size_t i = 0; i < count; ++i) offsets[i] = i * (bytes + 8) % (kBytes - bytes);
+    return plan({offsets, offsets, sizes, {}, {}}, direction);
+  }
+  // Every item in one slice, slices within their bounds, and nothing lost.
+  void expect_slices_hold(uint64_t total) const {
+    ASSERT_EQ(plan_.slice_starts.front(), 0U);
+    ASSERT_EQ(plan_.slice_starts.back(), plan_.copy_items.size());
+    uint64_t sum = 0;
+    for (uint32_t slice = 0; slice < plan_.slices(); ++slice) {
+      uint64_t bytes = 0;
+      ASSERT_LT(plan_.slice_starts[slice], plan_.slice_starts[slice + 1]);
+      ASSERT_LE(plan_.slice_starts[slice + 1] - plan_.slice_starts[slice], 1023U);
+      for (uint32_t i = plan_.slice_starts[slice]; i < plan_.slice_starts[slice + 1]; ++i) {
+        bytes += plan_.copy_items[i].bytes;
+      }
+      EXPECT_LE(bytes, limits_.slice_bytes * kCmaSliceFactor);
+      sum += bytes;
+    }
+    EXPECT_EQ(sum, total);
+    EXPECT_EQ(plan_.copy_bytes, total);
+  }
+};
+
+TEST_F(CmaPlanTest, MeanMergedRunDecidesForTheBatch) {
+  ASSERT_TRUE(plan_scattered(10, 4096).ok());
+  EXPECT_EQ(plan_.cma_bytes, 40960U);
+  EXPECT_TRUE(plan_.posted_items.empty());
+  ASSERT_TRUE(plan_scattered(10, 4095).ok());
+  EXPECT_EQ(plan_.cma_bytes, 0U);
+  EXPECT_TRUE(plan_.copy_items.empty());
+  EXPECT_EQ(plan_.slices(), 0U);
+  EXPECT_EQ(plan_.posted_bytes, 40950U);
+}
+
+TEST_F(CmaPlanTest, NeighboursCountAsOneRun) {
+  std::vector<uint64_t> offsets(100), sizes(100, 64);
+  for (uint64_t i = 0; i < 100; ++i) offsets[i] = i * 64;
+  ASSERT_TRUE(plan({offsets, offsets, sizes, {}, {}}).ok());
+  EXPECT_EQ(plan_.cma_bytes, 6400U);
+  ASSERT_EQ(plan_.copy_items.size(), 1U);
+  EXPECT_EQ(plan_.copy_items[0].remote, view_.remotes[0].desc.address);
+}
+
+TEST_F(CmaPlanTest, ShortRunsGoToTheSocketByOffsetOrByAddress) {
+  const std::vector<uint64_t> local = {0, 100}, sizes = {8, 8};
+  const std::vector<uint32_t> regions = {1, 0};
+  ASSERT_TRUE(plan({local, local, sizes, {}, regions}).ok());
+  ASSERT_EQ(plan_.posted_items.size(), 2U);
+  EXPECT_EQ(plan_.posted_items[0].remote_index, 1U);
+  EXPECT_EQ(plan_.posted_items[1].remote, 100U);
+  view_.by_address = true;
+  view_.index_addresses();
+  const uint64_t base = view_.remotes[1].desc.address;
+  const std::vector<uint64_t> addresses = {base, base + 100};
+  ASSERT_TRUE(plan({local, addresses, sizes, {}, {}}).ok());
+  ASSERT_EQ(plan_.posted_items.size(), 2U);
+  EXPECT_EQ(plan_.posted_items[1].remote_index, transport::kByAddress);
+  EXPECT_EQ(plan_.posted_items[1].remote, base + 100);
+}
+
+TEST_F(CmaPlanTest, ASliceIsOneCall) {
+  limits_.slice_bytes = 256 << 10;
+  ASSERT_TRUE(plan_scattered(1023, 4096).ok());
+  EXPECT_EQ(plan_.slices(), 1U);
+  ASSERT_TRUE(plan_scattered(1024, 4096).ok());
+  EXPECT_EQ(plan_.slices(), 2U);
+  ASSERT_TRUE(plan_scattered(4096, 4096).ok());
+  EXPECT_EQ(plan_.slices(), 5U);
+  expect_slices_hold(uint64_t{4096} * 4096);
+  limits_.cma_min_run = 0;
+  ASSERT_TRUE(plan_scattered(4096, 256).ok());
+  EXPECT_EQ(plan_.slices(), 5U);
+}
+
+TEST_F(CmaPlanTest, LargeRunsAreCutAtTheSliceBound) {
+  limits_.slice_bytes = 8192;
+  for (const uint64_t bytes : {uint64_t{131072}, uint64_t{131073}, kBytes}) {
+    const std::vector<uint64_t> zero = {0}, size = {bytes};
+    ASSERT_TRUE(plan({zero, zero, size, {}, {}}).ok());
+    EXPECT_EQ(plan_.slices(), (bytes + 131071) / 131072);
+    expect_slices_hold(bytes);
+  }
+}
+
+TEST_F(CmaPlanTest, WithoutASocketShortRunsAreCopiedToo) {
+  for (RemoteRegion& remote : view_.remotes) remote.route.short_runs = std::nullopt;
+  ASSERT_TRUE(plan_scattered(100, 8).ok());
+  EXPECT_EQ(plan_.cma_bytes, 800U);
+}
+
+TEST_F(CmaPlanTest, OnceTheKernelRefusesTheSocketServes) {
+  view_.cma = std::make_shared<transport::CmaOwner>(1, UniqueFd(), 0, wire::TableIdentity{});
+  ASSERT_TRUE(plan_scattered(1, 65536).ok());
+  EXPECT_EQ(plan_.cma_bytes, 65536U);
+  view_.cma->refuse();
+  ASSERT_TRUE(plan_scattered(1, 65536).ok());
+  EXPECT_EQ(plan_.posted_bytes, 65536U);
+  view_.remotes[0].route.short_runs = std::nullopt;
+  EXPECT_EQ(plan_scattered(1, 65536).reason(), Reason::kUnreachable);
+}
+
+// Regions that go by socket anyhow, in the same batch.
+TEST_F(CmaPlanTest, EachRegionGoesItsOwnWay) {
+  view_.remotes[2].route = {TransportKind::kStream, "test"};
+  const std::vector<uint64_t> local = {0, 8192, 16384}, remote = {0, 0, 8192};
+  const std::vector<uint64_t> sizes = {4096, 64, 4096};
+  const std::vector<uint32_t> regions = {0, 2, 1};
+  ASSERT_TRUE(plan({local, remote, sizes, {}, regions}).ok());
+  EXPECT_EQ(plan_.cma_bytes, 8192U);
+  EXPECT_EQ(plan_.posted_bytes, 64U);
+  ASSERT_EQ(plan_.copy_items.size(), 2U);
+  EXPECT_EQ(plan_.copy_items[1].remote, view_.remotes[1].desc.address + 8192);
+}
+
 TEST_F(PlanTest, StridedEqualsItsList) {
   SplitMix64 random(5);
   for (int round = 0; round < 100; ++round) {

@@ -7,7 +7,8 @@ namespace {
 
 RouteFacts all_good() {
   RouteFacts facts;
-  facts.shm_enabled = facts.stream_enabled = facts.same_host = facts.shareable = true;
+  facts.shm_enabled = facts.same_host = facts.shareable = true;
+  facts.stream = TransportKind::kStream;
   facts.mapping = Status();
   return facts;
 }
@@ -31,16 +32,18 @@ TEST(SelectionTest, EachFactThatIsMissingMeansTheSocketAndIsNamed) {
   EXPECT_NE(select_route(facts).why.find("no room at all"), std::string::npos);
 }
 
-TEST(SelectionTest, NothingReachesAnotherHost) {
+TEST(SelectionTest, OverTcpNothingIsSharedAndTheStreamGoesThere) {
   RouteFacts facts = all_good();
   facts.same_host = false;
-  EXPECT_EQ(select_route(facts).kind, std::nullopt);
-  EXPECT_NE(select_route(facts).why.find("another host"), std::string::npos);
+  facts.stream = TransportKind::kTcp;
+  EXPECT_EQ(select_route(facts).kind, TransportKind::kTcp);
+  EXPECT_NE(select_route(facts).why.find("over TCP"), std::string::npos);
 }
 
 TEST(SelectionTest, WithoutAnyTransportBothReasonsAreGiven) {
   RouteFacts facts = all_good();
-  facts.shareable = facts.stream_enabled = false;
+  facts.shareable = false;
+  facts.stream = std::nullopt;
   const Route route = select_route(facts);
   EXPECT_EQ(route.kind, std::nullopt);
   EXPECT_NE(route.why.find("registered"), std::string::npos);
@@ -52,16 +55,16 @@ TEST(SelectionTest, ChosenTransportIsAlwaysEnabledAndPossible) {
   for (unsigned bits = 0; bits < 32; ++bits) {
     RouteFacts facts;
     facts.shm_enabled = (bits & 1) != 0;
-    facts.stream_enabled = (bits & 2) != 0;
+    if ((bits & 2) != 0) facts.stream = TransportKind::kTcp;
     facts.same_host = (bits & 4) != 0;
     facts.shareable = (bits & 8) != 0;
     if ((bits & 16) != 0) facts.mapping = Status();
     const Route route = select_route(facts);
     EXPECT_FALSE(route.why.empty());
     const bool shm = (bits & 0b11101) == 0b11101;
-    const bool stream = !shm && (bits & 0b00110) == 0b00110;
+    const bool stream = !shm && (bits & 0b00010) != 0;
     EXPECT_EQ(route.kind == TransportKind::kShm, shm) << bits;
-    EXPECT_EQ(route.kind == TransportKind::kStream, stream) << bits;
+    EXPECT_EQ(route.kind == TransportKind::kTcp, stream) << bits;
   }
 }
 
