@@ -21,7 +21,8 @@ class FaultTest : public PathTest {
     reader.fault_drop_ppm = drop;
     reader.fault_delay_ppm = delay;
     reader.fault_flip_ppm = flip;
-    reader.slice_bytes = 64 << 10;
+    // Each draws once for 64 KiB.
+    reader.slice_bytes = path() == Path::kCma ? 4 << 10 : 64 << 10;
     return reader;
   }
 };
