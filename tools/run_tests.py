@@ -31,7 +31,11 @@ SANITIZED = ("unit_tests", "integration_tests")
 # Some seconds of each target. Counted in runs and with a fixed seed, so that all machines judge the
 # same tree the same way; seconds are only a bound for slow ones.
 FUZZ_RUNS = 1_000_000
-FUZZ_RUNS_OF_SLOW_TARGETS = {"fuzz_config": 100_000, "fuzz_stream_server": 50_000}
+FUZZ_RUNS_OF_SLOW_TARGETS = {
+    "fuzz_config": 100_000,
+    "fuzz_stream_checked": 50_000,
+    "fuzz_stream_server": 50_000,
+}
 
 
 class Tally:

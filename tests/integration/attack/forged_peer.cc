@@ -34,15 +34,23 @@ UniqueFd ForgedPeer::dial_tcp() const {
   return must(transport::connect_tcp(endpoint.host, endpoint.port, Deadline::in(5s)));
 }
 
-std::vector<std::byte> ForgedPeer::hello(wire::Role role) const {
+std::vector<std::byte> ForgedPeer::hello(wire::Role role, InstanceId target) const {
   wire::Hello hello = hello_;
   hello.role = role;
+  hello.target = target;
   return wire::encode(hello);
 }
 
-std::optional<transport::ReceivedFrame> ForgedPeer::greet(int fd, wire::Role role) const {
+void ForgedPeer::pretend_a_secret() {
+  hello_.authenticates = true;
+  hello_.nonce.fill(std::byte{0x77});
+}
+
+std::optional<transport::ReceivedFrame> ForgedPeer::greet(int fd, wire::Role role,
+                                                          InstanceId target) const {
   // A victim that hangs up at once leaves its answer to be read.
-  (void)transport::send_frame(fd, wire::FrameType::kHello, 0, hello(role), Deadline::in(5s));
+  (void)transport::send_frame(fd, wire::FrameType::kHello, 0, hello(role, target),
+                              Deadline::in(5s));
   auto answer = transport::receive_frame(fd, Deadline::in(5s));
   if (!answer.ok()) return std::nullopt;
   return *std::move(answer);
@@ -54,8 +62,8 @@ void ForgedPeer::half_greet(int fd) const {
   (void)::send(fd, header.data(), header.size(), MSG_NOSIGNAL);
 }
 
-bool hangs_up(int fd) {
-  const Deadline deadline = Deadline::in(10s);
+bool hangs_up(int fd, Duration timeout) {
+  const Deadline deadline = Deadline::in(timeout);
   while (!deadline.passed()) {
     pollfd waiting{fd, POLLIN, 0};
     if (::poll(&waiting, 1, deadline.left_ms()) != 1) continue;

@@ -19,20 +19,23 @@ class ForgedPeer {
   UniqueFd dial_unix() const;
   UniqueFd dial_tcp() const;
   // Says hello and returns the answer; none if the victim hung up without one.
-  std::optional<transport::ReceivedFrame> greet(int fd, wire::Role role) const;
+  std::optional<transport::ReceivedFrame> greet(int fd, wire::Role role,
+                                                InstanceId target = {}) const;
   // Sends the first bytes of a hello, and no more.
   void half_greet(int fd) const;
 
- private:
-  std::vector<std::byte> hello(wire::Role role) const;
+  // The payload of its hello: with a nonce and the flag, if it pretends to have a secret.
+  std::vector<std::byte> hello(wire::Role role, InstanceId target = {}) const;
+  void pretend_a_secret();
 
+ private:
   const InstanceId instance_;
   wire::Hello hello_;
   std::string path_;
   std::string address_;
 };
 
-// True if the other side closes within some seconds; reads away what it sends.
-bool hangs_up(int fd);
+// True if the other side closes within `timeout`; reads away what it sends.
+bool hangs_up(int fd, Duration timeout = std::chrono::seconds(10));
 
 }  // namespace stagelink::test
