@@ -44,7 +44,8 @@ std::vector<std::byte> encode_proof(const Proof& proof);
 Result<Challenge> decode_challenge(std::span<const std::byte> in);
 Result<Proof> decode_proof(std::span<const std::byte> in);
 
-// What is derived from a secret. It lies in locked memory that no core dump holds, and is wiped.
+// What is derived from a secret. It lies in memory that no core dump holds, locked as far as the
+// process may lock any, and is wiped.
 //
 // Thread-safety: immutable.
 class AuthKey {
