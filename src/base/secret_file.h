@@ -16,6 +16,8 @@ class Secret {
  public:
   Secret(Secret&& other) noexcept;
   Secret& operator=(Secret&&) = delete;
+  Secret(const Secret&) = delete;
+  Secret& operator=(const Secret&) = delete;
   ~Secret();
   std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), size_}; }
 

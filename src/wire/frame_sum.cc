@@ -51,8 +51,6 @@ bool open_header(RawHeader& header) noexcept {
 }
 
 FrameSum::FrameSum() : state_(std::make_unique<State>()) { XXH3_INITSTATE(&state_->xxh); }
-FrameSum::FrameSum(FrameSum&&) noexcept = default;
-FrameSum& FrameSum::operator=(FrameSum&&) noexcept = default;
 FrameSum::~FrameSum() = default;
 
 void FrameSum::begin(std::span<const std::byte> header) noexcept {

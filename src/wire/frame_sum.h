@@ -36,8 +36,8 @@ bool open_header(RawHeader& header) noexcept;
 class FrameSum {
  public:
   FrameSum();
-  FrameSum(FrameSum&&) noexcept;
-  FrameSum& operator=(FrameSum&&) noexcept;
+  FrameSum(const FrameSum&) = delete;
+  FrameSum& operator=(const FrameSum&) = delete;
   ~FrameSum();
 
   // `header` as it stands on the wire, sealed.

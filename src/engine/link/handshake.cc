@@ -32,8 +32,8 @@ Status refusal(std::span<const std::byte> payload) {
   return Status(reason, "refused by the peer: " + outcome->message);
 }
 
-// Both sides prove that they hold one secret, the owner first. Ok: the welcome, or a refusal, is the
-// next frame.
+// Both sides prove that they hold one secret, the owner first. Ok: the welcome, or a refusal, is
+// the next frame.
 Status authenticate(const wire::AuthKey& key, int fd, std::span<const std::byte> hello,
                     const transport::ReceivedFrame& answer, const Deadline& deadline) {
   if (answer.header.type != wire::FrameType::kChallenge) {
@@ -42,7 +42,7 @@ Status authenticate(const wire::AuthKey& key, int fd, std::span<const std::byte>
   }
   SL_ASSIGN(const wire::Challenge challenge, wire::decode_challenge(answer.payload));
   if (!key.verify(challenge.proof, wire::Side::kOwner, hello, challenge.nonce)) {
-    const Status wrong(Reason::kAuthentication, "the peer's proof is wrong: it has another secret");
+    Status wrong(Reason::kAuthentication, "the peer's proof is wrong: it has another secret");
     const wire::Outcome outcome{wrong.reason(), std::string(wrong.message())};
     (void)transport::send_frame(fd, wire::FrameType::kRefuse, 0, wire::encode(outcome), deadline);
     return wrong;
@@ -51,8 +51,8 @@ Status authenticate(const wire::AuthKey& key, int fd, std::span<const std::byte>
   return transport::send_frame(fd, wire::FrameType::kProof, 0, wire::encode_proof(proof), deadline);
 }
 
-// The owner's answer to our hello: a welcome or a refusal. Nothing of it is used before the owner has
-// proved itself, if we have a secret.
+// The owner's answer to our hello: a welcome or a refusal. Nothing of it is used before the owner
+// has proved itself, if we have a secret.
 Result<transport::ReceivedFrame> receive_answer(const EngineCore& core, int fd,
                                                 std::span<const std::byte> hello,
                                                 const Deadline& deadline) {
