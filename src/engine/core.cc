@@ -239,6 +239,36 @@ std::vector<std::shared_ptr<PeerState>> EngineCore::peers() const {
   return peers_;
 }
 
+void EngineCore::attend(std::shared_ptr<PeerState> peer) {
+  {
+    MutexLock lock(peers_mutex_);
+    // Afterwards nobody would take it off the list, and it holds the engine.
+    if (!closed_.load()) attended_.push_back(std::move(peer));
+  }
+  loop_->hurry();
+}
+
+// All of them with the heartbeat, else those that have asked for it: a round of the loop costs the
+// same however many peers there are.
+bool EngineCore::tick_peers(bool heartbeat) {
+  std::vector<std::shared_ptr<PeerState>> asked;
+  {
+    MutexLock lock(peers_mutex_);
+    asked.swap(attended_);
+  }
+  if (heartbeat) {
+    asked.clear();
+    asked = peers();
+  }
+  for (auto& peer : asked) {
+    if (!peer->tick(heartbeat)) continue;
+    MutexLock lock(peers_mutex_);
+    attended_.push_back(std::move(peer));
+  }
+  MutexLock lock(peers_mutex_);
+  return !attended_.empty();
+}
+
 void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
   for (TransferState* state : transfers_.active()) {
     if (&state->peer() == &peer && state->phase() == TransferPhase::kRunning) state->end_early(why);
@@ -248,12 +278,15 @@ void EngineCore::end_transfers_of(const PeerState& peer, const Status& why) {
 
 void EngineCore::greet(UniqueFd fd, Carrier carrier, const wire::Hello& hello) {
   if (hello.role == wire::Role::kData) {
-    if (connected(hello.instance)) return stream_host_->serve(std::move(fd), hello);
     // Counted, and bounded, with its control connection.
-    const Status alone(Reason::kPermission, "a data connection without a control connection");
+    const Status refused =
+        connected(hello.instance)
+            ? stream_host_->check_room(hello.instance)
+            : Status(Reason::kPermission, "a data connection without a control connection");
+    if (refused.ok()) return stream_host_->serve(std::move(fd), hello);
     metrics_->add(metrics::Counter::kHandshakesRefused);
-    report("hello from " + hello.name, alone);
-    return acceptor_->refuse(fd.get(), alone);
+    report("hello from " + hello.name, refused);
+    return acceptor_->refuse(fd.get(), refused);
   }
   if (inbound_.size() >= options_.max_peers) {
     const Status full(Reason::kTooManyPeers,
@@ -304,7 +337,7 @@ Duration EngineCore::tick() {
       state->unref();
     }
   }
-  for (const auto& peer : peers()) busy = peer->tick(heartbeat) || busy;
+  busy = tick_peers(heartbeat) || busy;
   const Duration until_deadline = stream_host_->tick();
   if (retired_waits_.load()) {
     retry_retired();

@@ -98,6 +98,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   Status add_peer(std::shared_ptr<PeerState> peer) SL_EXCLUDES(peers_mutex_);
   void remove_peer(const PeerState& peer) SL_EXCLUDES(peers_mutex_);
   void end_transfers_of(const PeerState& peer, const Status& why);
+  // Makes the progress loop tick this peer soon, and again until it is content.
+  void attend(std::shared_ptr<PeerState> peer) SL_EXCLUDES(peers_mutex_);
   // Progress loop only.
   void remove_inbound(const InboundPeer& peer);
   void pause_accepting() noexcept;
@@ -115,6 +117,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   Status wait_for_readers(const memory::RegionRecord& record, uint64_t epoch,
                           const Deadline& deadline);
   std::vector<std::shared_ptr<PeerState>> peers() const SL_EXCLUDES(peers_mutex_);
+  // True while one of them wants to be ticked soon.
+  bool tick_peers(bool heartbeat) SL_EXCLUDES(peers_mutex_);
   void forget_local(const memory::RegionRecord& record);
   Status close_regions(const Deadline& deadline);
   void shut_down_loop();
@@ -149,6 +153,7 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
 
   mutable Mutex peers_mutex_;
   std::vector<std::shared_ptr<PeerState>> peers_ SL_GUARDED_BY(peers_mutex_);
+  std::vector<std::shared_ptr<PeerState>> attended_ SL_GUARDED_BY(peers_mutex_);
   Mutex retired_mutex_;
   std::vector<std::shared_ptr<memory::RegionRecord>> retired_ SL_GUARDED_BY(retired_mutex_);
   std::atomic<bool> retired_waits_{false};

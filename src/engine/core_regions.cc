@@ -161,8 +161,10 @@ void EngineCore::shut_down_loop() {
   });
   loop_->stop();
   std::vector<std::shared_ptr<PeerState>> last;  // Destroyed without the lock.
+  std::vector<std::shared_ptr<PeerState>> attended;
   MutexLock lock(peers_mutex_);
   last.swap(peers_);
+  attended.swap(attended_);
 }
 
 }  // namespace stagelink::engine

@@ -49,8 +49,7 @@ Peer::~Peer() {
   }
   const std::shared_ptr<engine::EngineCore> core = state_->core_ptr();
   state_->release_handle();
-  state_.reset();
-  core->loop().hurry();
+  core->attend(std::move(state_));
 }
 
 InstanceId Peer::instance() const noexcept { return state_->instance(); }

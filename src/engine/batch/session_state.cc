@@ -42,7 +42,7 @@ Result<std::shared_ptr<SessionState>> SessionState::create(
     view->remotes.push_back(*std::move(region));
   }
   if (uses_stream(*view)) {
-    auto stream = peer->stream(deadline);
+    auto stream = peer->stream(0, deadline);
     if (!stream.ok()) return stream.status();
   }
   std::shared_ptr<SessionState> session(new SessionState(peer));
@@ -113,7 +113,7 @@ Status SessionState::set_off(TransferState& state, const View& view, transport::
   if (!state.plan().posted_items.empty()) {
     // Connected already, but for the first batch after a cut.
     auto stream = peer_->stream(
-        Deadline::earlier(setup.deadline, Deadline::in(core.options().connect_timeout)));
+        state.plan().posted_bytes, Deadline::earlier(setup.deadline, Deadline::in(core.options().connect_timeout)));
     if (!stream.ok()) return stream.status();
     setup.poster = *std::move(stream);
   }

@@ -22,8 +22,8 @@ using transport::TransportKind;
 
 // Where a peer can be met.
 struct Meeting {
-  std::string name;      // For messages.
-  InstanceId instance;   // Zero: whoever answers.
+  std::string name;     // For messages.
+  InstanceId instance;  // Zero: whoever answers.
   InstanceId host;
   std::string socket_path;
   std::vector<Endpoint> addresses;
@@ -86,13 +86,14 @@ Result<Connected> meet_over_tcp(const EngineCore& core, std::span<const Endpoint
     }
     auto greeted = greet(core, fd->get(), role, instance, share);
     if (greeted.ok()) return Connected{*std::move(fd), *std::move(greeted)};
-    last = Status(greeted.status().reason(), addresses[i].to_string() + ": " +
-                                                 std::string(greeted.status().message()));
+    last = Status(greeted.status().reason(),
+                  addresses[i].to_string() + ": " + std::string(greeted.status().message()));
   }
   return last;
 }
 
-// Whether we may copy the peer's private memory ourselves. If not, that is no failure of the connect.
+// Whether we may copy the peer's private memory ourselves. If not, that is no failure of the
+// connect.
 void probe_cma(PeerLink& link) {
   auto owner = transport::CmaOwner::probe(link.control.get(), link.shared->table());
   link.why_no_cma = owner.status();
@@ -103,8 +104,8 @@ Result<std::shared_ptr<PeerState>> dial_socket(const std::shared_ptr<EngineCore>
                                                const Meeting& meeting, const Deadline& deadline) {
   SL_ASSIGN(Connected connected, meet_at_socket(*core, meeting.socket_path, wire::Role::kControl,
                                                 meeting.instance, deadline));
-  SL_ASSIGN(auto shared, SharedView::open(connected.greeted.welcome,
-                                          std::exchange(connected.greeted.fds, {})));
+  SL_ASSIGN(auto shared,
+            SharedView::open(connected.greeted.welcome, std::exchange(connected.greeted.fds, {})));
   PeerLink link = link_of(std::move(connected), meeting);
   link.shared = std::move(shared);
   link.socket_path = meeting.socket_path;
@@ -171,8 +172,7 @@ Result<std::shared_ptr<PeerState>> dial_address(const std::shared_ptr<EngineCore
   SL_ASSIGN(const Connected probe, meet_over_tcp(*core, std::span(&endpoint, 1), wire::Role::kProbe,
                                                  InstanceId{}, deadline));
   const wire::Welcome& welcome = probe.greeted.welcome;
-  return dial(core,
-              {welcome.name, welcome.instance, welcome.host, welcome.socket_path, {endpoint}},
+  return dial(core, {welcome.name, welcome.instance, welcome.host, welcome.socket_path, {endpoint}},
               deadline);
 }
 
@@ -181,14 +181,14 @@ Result<std::shared_ptr<transport::PostedTransport>> dial_stream(
   const PeerLink& link = peer->link();
   const auto kind = peer->stream_kind();
   if (!kind) {
-    return Status(Reason::kUnreachable,
-                  "neither unix nor tcp reaches peer " + link.name + " with the engine's transports");
+    return Status(Reason::kUnreachable, "neither unix nor tcp reaches peer " + link.name +
+                                            " with the engine's transports");
   }
-  auto connected = *kind == TransportKind::kStream
-                       ? meet_at_socket(peer->core(), link.socket_path, wire::Role::kData,
-                                        link.instance, deadline)
-                       : meet_over_tcp(peer->core(), link.addresses, wire::Role::kData,
-                                       link.instance, deadline);
+  auto connected =
+      *kind == TransportKind::kStream
+          ? meet_at_socket(peer->core(), link.socket_path, wire::Role::kData, link.instance,
+                           deadline)
+          : meet_over_tcp(peer->core(), link.addresses, wire::Role::kData, link.instance, deadline);
   if (!connected.ok()) return connected.status();
   return open_stream_link(peer, std::move(connected->fd), connected->greeted.welcome.checks,
                           deadline);

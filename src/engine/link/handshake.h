@@ -16,9 +16,9 @@ struct Greeted {
   std::vector<UniqueFd> fds;
 };
 
-// The connecting side: sends our hello and reads the welcome. `target` is the instance that is meant;
-// zero: whoever answers. Errors: what the peer refuses us with, peer_lost (restarted), corrupt
-// (frame), timed_out.
+// The connecting side: sends our hello and reads the welcome. `target` is the instance that is
+// meant; zero: whoever answers. Errors: what the peer refuses us with, peer_lost (restarted),
+// corrupt (frame), timed_out.
 Result<Greeted> greet(const EngineCore& core, int fd, wire::Role role, InstanceId target,
                       const Deadline& deadline);
 

@@ -18,8 +18,7 @@ FrameNotifyPort::FrameNotifyPort(uint64_t window, std::function<void()> hand_ove
 
 bool FrameNotifyPort::push(Reason outcome, std::span<const std::byte> payload) {
   const uint64_t bytes = wire::notify_ring_bytes(payload.size());
-  const auto header =
-      wire::encode_notify_header(outcome, static_cast<uint32_t>(payload.size()));
+  const auto header = wire::encode_notify_header(outcome, static_cast<uint32_t>(payload.size()));
   Payload record(header.begin(), header.end());
   record.insert(record.end(), payload.begin(), payload.end());
   bool first = false;

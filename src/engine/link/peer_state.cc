@@ -14,7 +14,9 @@ namespace stagelink::engine {
 PeerState::PeerState(std::shared_ptr<EngineCore> core, PeerLink link)
     : core_(std::move(core)),
       link_(std::move(link)),
-      notices_(*core_, link_.name, make_notify_port()) {
+      notices_(*core_, link_.name, make_notify_port()),
+      stripes_(std::make_shared<transport::StripedTransport>(core_->options().stripe_min_bytes)),
+      most_stripes_(core_->options().stream_stripes) {
   core_->metrics().add(metrics::Gauge::kPeers, 1);
 }
 
@@ -99,7 +101,7 @@ Status PeerState::notify(Reason outcome, std::span<const std::byte> payload) {
 
 void PeerState::notify_later(Reason outcome, std::vector<std::byte> payload) {
   if (lost_.load()) return;
-  if (!notices_.send_later(outcome, std::move(payload))) core_->loop().hurry();
+  if (!notices_.send_later(outcome, std::move(payload))) core_->attend(shared_from_this());
 }
 
 // Progress loop only.
@@ -144,20 +146,31 @@ Result<std::shared_ptr<memory::MappedSegment>> PeerState::map_region(const Regio
   return segment;
 }
 
-Result<std::shared_ptr<transport::PostedTransport>> PeerState::stream(const Deadline& deadline) {
+Result<std::shared_ptr<transport::PostedTransport>> PeerState::stream(uint64_t bytes,
+                                                                      const Deadline& deadline) {
   SL_TRY(usable(/*needs_process=*/true));
+  const bool striped = bytes >= core_->options().stripe_min_bytes;
+  const auto enough = [&] { return stripes_->channels() >= (striped ? most_stripes_.load() : 1U); };
+  if (enough()) return std::shared_ptr<transport::PostedTransport>(stripes_);
   MutexLock lock(stream_mutex_);
-  if (stream_ != nullptr) return stream_;
-  auto opened = dial_stream(shared_from_this(), deadline);
-  if (!opened.ok()) return opened.status();
-  stream_ = *std::move(opened);
-  return stream_;
+  while (!enough()) {
+    auto opened = dial_stream(shared_from_this(), deadline);
+    if (opened.ok()) {
+      stripes_->add(*std::move(opened));
+      continue;
+    }
+    const auto open = static_cast<uint32_t>(stripes_->channels());
+    if (open == 0) return opened.status();
+    // What there is will do, until one of them is lost.
+    most_stripes_.store(open);
+    core_->report("another data connection to peer " + link_.name, opened.status());
+  }
+  return std::shared_ptr<transport::PostedTransport>(stripes_);
 }
 
-void PeerState::drop_stream() {
-  std::shared_ptr<transport::PostedTransport> dropped;
-  MutexLock lock(stream_mutex_);
-  dropped.swap(stream_);
+void PeerState::drop_channel(const transport::PostedTransport& channel) {
+  most_stripes_.store(core_->options().stream_stripes);
+  stripes_->remove(channel);
 }
 
 void PeerState::add_session(const std::shared_ptr<SessionState>& session) {
@@ -210,14 +223,15 @@ void PeerState::lose(const Status& why) {
   fetches_.fail_all(why);
   core_->end_transfers_of(*this, why);
   for (const auto& session : sessions()) session->drop_all();
-  drop_stream();
-  core_->loop().run([self = shared_from_this()] { self->let_go(/*force=*/false); });
+  stripes_->remove_all();
+  core_->loop().run([self = shared_from_this()] {
+    if (!self->let_go(/*force=*/false)) self->core_->attend(self);
+  });
 }
 
 bool PeerState::let_go(bool force) {
   // Sequentially consistent, after lost_ was set: see GuardedRows::inside().
   if (!force && shared() != nullptr && !shared()->lanes().idle()) {
-    core_->loop().hurry();
     return false;
   }
   control_.reset();

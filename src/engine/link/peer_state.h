@@ -16,6 +16,7 @@
 #include "memory/segment.h"
 #include "stagelink/peer.h"
 #include "transport/frame_connection.h"
+#include "transport/stream/striped_transport.h"
 #include "transport/transport.h"
 
 namespace stagelink::engine {
@@ -70,12 +71,13 @@ class PeerState final : public transport::FrameConnection::Owner,
   Result<std::shared_ptr<memory::MappedSegment>> map_region(const RegionDesc& desc,
                                                             const Deadline& deadline)
       SL_EXCLUDES(maps_mutex_);
-  // The stream to the peer's private memory; connected when first asked for.
-  Result<std::shared_ptr<transport::PostedTransport>> stream(const Deadline& deadline)
+  // The stream to the peer's private memory, for a batch of so many bytes: as many data connections
+  // as it needs, connected when they are first needed.
+  Result<std::shared_ptr<transport::PostedTransport>> stream(uint64_t bytes,
+                                                             const Deadline& deadline)
       SL_EXCLUDES(stream_mutex_);
-
-  // After its connection has ended: the next stream() connects anew.
-  void drop_stream() SL_EXCLUDES(stream_mutex_);
+  // One of its connections has ended: the next stream() connects anew.
+  void drop_channel(const transport::PostedTransport& channel);
 
   void add_session(const std::shared_ptr<SessionState>& session) SL_EXCLUDES(sessions_mutex_);
   std::vector<std::shared_ptr<SessionState>> sessions() SL_EXCLUDES(sessions_mutex_);
@@ -121,8 +123,10 @@ class PeerState final : public transport::FrameConnection::Owner,
   std::map<std::pair<uint32_t, uint64_t>, std::weak_ptr<memory::MappedSegment>> maps_
       SL_GUARDED_BY(maps_mutex_);
 
-  Mutex stream_mutex_;
-  std::shared_ptr<transport::PostedTransport> stream_ SL_GUARDED_BY(stream_mutex_);
+  Mutex stream_mutex_;  // Held while connecting.
+  const std::shared_ptr<transport::StripedTransport> stripes_;
+  // As many connections as the peer has taken; looked at again when one is lost.
+  std::atomic<uint32_t> most_stripes_;
 
   Mutex sessions_mutex_;
   std::vector<std::weak_ptr<SessionState>> sessions_ SL_GUARDED_BY(sessions_mutex_);

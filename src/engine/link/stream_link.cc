@@ -28,12 +28,18 @@ class ChannelOwner final : public transport::StreamChannel::Owner {
     } else if (peer->phase() != PeerPhase::kLost) {
       core_->report(what, why);
     }
-    peer->drop_stream();
+    if (const auto outer = outer_.lock()) peer->drop_channel(*outer);
   }
+  void on_busy(const std::shared_ptr<transport::StreamChannel>& channel) override {
+    core_->stream_host().on_busy(channel);
+  }
+  // What the peer knows the channel by.
+  void set_outer(std::weak_ptr<transport::PostedTransport> outer) { outer_ = std::move(outer); }
 
  private:
   const std::shared_ptr<EngineCore> core_;
   const std::weak_ptr<PeerState> peer_;
+  std::weak_ptr<transport::PostedTransport> outer_;  // Progress loop only.
 };
 
 // Ties a channel to its peer. Held by transfers and by the peer; the channel itself lives on the
@@ -54,8 +60,9 @@ class StreamLink final : public transport::PostedTransport {
     });
   }
 
-  void open(UniqueFd fd, bool checked) {
+  void open(UniqueFd fd, bool checked, std::weak_ptr<transport::PostedTransport> outer) {
     EngineCore& core = owner_->core();
+    owner_->set_outer(std::move(outer));
     channel_ =
         transport::StreamChannel::create(core.loop().poller(), std::move(fd), *owner_, checked);
     core.stream_host().add(channel_);
@@ -76,24 +83,24 @@ Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
     const std::shared_ptr<PeerState>& peer, UniqueFd fd, bool checked, const Deadline& deadline) {
   auto link = std::make_shared<StreamLink>(peer);
   auto handed = std::make_shared<UniqueFd>(std::move(fd));
-  SL_TRY(peer->core().call_on_loop(
-      [link, handed, peer, checked]() -> Status {
-        Status usable = peer->core().usable();
+  std::shared_ptr<transport::FaultPostedTransport> faulty;
+  if (peer->core().faults() != nullptr) {
+    faulty = std::make_shared<transport::FaultPostedTransport>(peer->core().loop().poller(), link,
+                                                               peer->core().faults(), cutter(peer));
+  }
+  std::shared_ptr<transport::PostedTransport> outer = link;
+  if (faulty != nullptr) outer = faulty;
+  const Status opened = peer->core().call_on_loop(
+      [link, handed, faulty, outer, peer, checked]() -> Status {
         // Once closed, nobody would end the channel.
-        if (usable.ok()) link->open(std::move(*handed), checked);
-        return usable;
-      },
-      deadline));
-  if (peer->core().faults() == nullptr) return std::shared_ptr<transport::PostedTransport>(link);
-  auto faulty = std::make_shared<transport::FaultPostedTransport>(
-      peer->core().loop().poller(), link, peer->core().faults(), cutter(peer));
-  SL_TRY(peer->core().call_on_loop(
-      [peer, faulty] {
-        peer->core().stream_host().add(faulty);
+        SL_TRY(peer->core().usable());
+        link->open(std::move(*handed), checked, outer);
+        if (faulty != nullptr) peer->core().stream_host().add(faulty);
         return Status();
       },
-      deadline));
-  return std::shared_ptr<transport::PostedTransport>(faulty);
+      deadline);
+  if (!opened.ok()) return opened;
+  return outer;
 }
 
 std::function<void(const Status&)> cutter(const std::shared_ptr<PeerState>& peer) {
@@ -116,12 +123,19 @@ void StreamHost::serve(UniqueFd fd, const wire::Hello& hello) {
   if (!served.ok()) core_.report("data connection of " + hello.name, served);
 }
 
+Status StreamHost::check_room(InstanceId peer) const { return server_->check_room(peer); }
+
 void StreamHost::drop(InstanceId peer) {
   if (server_ != nullptr) server_->drop(peer);
 }
 
 void StreamHost::add(std::weak_ptr<transport::StreamChannel> channel) {
+  std::erase_if(channels_, [](const auto& known) { return known.expired(); });
   channels_.push_back(std::move(channel));
+}
+
+void StreamHost::on_busy(const std::shared_ptr<transport::StreamChannel>& channel) {
+  busy_.push_back(channel);
 }
 
 void StreamHost::add(std::weak_ptr<transport::FaultPostedTransport> faulty) {
@@ -132,18 +146,17 @@ Duration StreamHost::tick() {
   if (server_ == nullptr) return Deadline::kLongest;
   server_->tick();
   Duration next = Deadline::kLongest;
-  std::erase_if(channels_, [&](const auto& weak) {
-    const auto channel = weak.lock();
-    if (channel == nullptr) return true;
+  // Requests end in here, and those who hear of it may post others.
+  ticked_.swap(busy_);
+  for (auto& channel : ticked_) {
     next = std::min(next, channel->tick());
-    return false;
-  });
-  std::erase_if(faulty_, [&](const auto& weak) {
-    const auto faulty = weak.lock();
-    if (faulty == nullptr) return true;
-    next = std::min(next, faulty->tick());
-    return false;
-  });
+    if (!channel->idle()) busy_.push_back(std::move(channel));
+  }
+  ticked_.clear();
+  for (size_t i = 0; i < faulty_.size(); ++i) {
+    if (const auto faulty = faulty_[i].lock()) next = std::min(next, faulty->tick());
+  }
+  std::erase_if(faulty_, [](const auto& weak) { return weak.expired(); });
   return next;
 }
 
@@ -157,6 +170,7 @@ void StreamHost::close() {
     if (const auto channel = weak.lock()) channel->close(why);
   }
   channels_.clear();
+  busy_.clear();
   server_.reset();
 }
 

@@ -20,8 +20,8 @@ class EngineCore;
 class PeerState;
 
 // Makes a channel of a greeted data connection, whose frames carry sums if it is `checked`. The
-// peer is told when it is lost; the transport that is returned closes the channel when its last
-// user lets go.
+// peer is told when it is lost (drop_channel()); the transport that is returned closes the channel
+// when its last user lets go.
 Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
     const std::shared_ptr<PeerState>& peer, UniqueFd fd, bool checked, const Deadline& deadline);
 
@@ -35,12 +35,15 @@ class StreamHost {
  public:
   explicit StreamHost(EngineCore& core);
 
+  // Whether a data connection of this peer would be served. Errors: limit.
+  Status check_room(InstanceId peer) const;
   // A peer's data connection, after its hello: answers it and serves.
   void serve(UniqueFd fd, const wire::Hello& hello);
   // The peer has gone.
   void drop(InstanceId peer);
-  // Own channels, and the faults around them: ticked until they are gone.
+  // Own channels: ticked while they have requests. The faults around them: until they are gone.
   void add(std::weak_ptr<transport::StreamChannel> channel);
+  void on_busy(const std::shared_ptr<transport::StreamChannel>& channel);
   void add(std::weak_ptr<transport::FaultPostedTransport> faulty);
   // How long until it must be called again.
   Duration tick();
@@ -50,6 +53,8 @@ class StreamHost {
   EngineCore& core_;
   std::unique_ptr<transport::StreamServer> server_;
   std::vector<std::weak_ptr<transport::StreamChannel>> channels_;
+  std::vector<std::shared_ptr<transport::StreamChannel>> busy_;
+  std::vector<std::shared_ptr<transport::StreamChannel>> ticked_;  // Scratch.
   std::vector<std::weak_ptr<transport::FaultPostedTransport>> faulty_;
 };
 

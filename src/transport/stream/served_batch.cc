@@ -23,55 +23,67 @@ Status out_of_bounds(size_t number, const wire::WireRange& range, uint64_t regio
 
 }  // namespace
 
-Status ServedBatch::open(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
-                         Direction direction) {
+Status ServedBatch::begin(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
+                          Direction direction) {
   release();
-  Status status = batch.by_address ? open_by_address(batch, registry, direction)
-                                   : open_by_region(batch, registry, direction);
-  if (!status.ok()) release();
-  return status;
+  batch_ = &batch;
+  registry_ = &registry;
+  direction_ = direction;
+  checked_ = 0;
+  for (const wire::RegionRef& ref : batch.regions) {
+    auto record = registry.find(ref.index, ref.generation);
+    const Status status = record.ok() ? pin(*std::move(record)) : record.status();
+    if (status.ok()) continue;
+    release();
+    return status;
+  }
+  return {};
 }
 
-Status ServedBatch::open_by_region(const wire::BatchHeader& batch,
-                                   const memory::RegionRegistry& registry, Direction direction) {
-  for (const wire::RegionRef& ref : batch.regions) {
-    SL_ASSIGN(auto record, registry.find(ref.index, ref.generation));
-    SL_TRY(pin(std::move(record), direction));
+Result<bool> ServedBatch::go_on(size_t max_ranges) {
+  const size_t end = checked_ + std::min(max_ranges, batch_->ranges.size() - checked_);
+  for (; checked_ < end; ++checked_) {
+    Status status = batch_->by_address ? add_by_address(checked_) : add_by_region(checked_);
+    if (status.ok()) continue;
+    release();
+    return status;
   }
-  for (size_t i = 0; i < batch.ranges.size(); ++i) {
-    const wire::WireRange& range = batch.ranges[i];
-    const memory::RegionRecord& record = *regions_[range.region];
-    const uint64_t size = record.bytes.size();
-    if (range.offset > size || range.bytes > size - range.offset) {
-      return out_of_bounds(i, range, size);
-    }
-    pieces_.add(record.bytes.data() + range.offset, range.bytes);
+  if (checked_ < batch_->ranges.size()) return false;
+  batch_ = nullptr;
+  return true;
+}
+
+Status ServedBatch::add_by_region(size_t number) {
+  const wire::WireRange& range = batch_->ranges[number];
+  const memory::RegionRecord& record = *regions_[range.region];
+  const uint64_t size = record.bytes.size();
+  if (range.offset > size || range.bytes > size - range.offset) {
+    return out_of_bounds(number, range, size);
   }
+  pieces_.add(record.bytes.data() + range.offset, range.bytes);
   return {};
 }
 
 // Ranges mostly follow each other within a few regions, so those found last are tried first.
-Status ServedBatch::open_by_address(const wire::BatchHeader& batch,
-                                    const memory::RegionRegistry& registry, Direction direction) {
-  for (const wire::WireRange& range : batch.ranges) {
-    const memory::RegionRecord* home = nullptr;
-    const size_t recent = std::min(regions_.size(), kRecentRegions);
-    for (size_t i = 1; i <= recent && home == nullptr; ++i) {
-      const memory::RegionRecord& record = *regions_[regions_.size() - i];
-      if (holds(record, range.offset, range.bytes)) home = &record;
-    }
-    if (home == nullptr) {
-      SL_ASSIGN(auto record, registry.find_containing(range.offset, range.bytes));
-      SL_TRY(pin(std::move(record), direction));
-      home = regions_.back().get();
-    }
-    pieces_.add(home->bytes.data() + (range.offset - home->desc.address), range.bytes);
+Status ServedBatch::add_by_address(size_t number) {
+  const wire::WireRange& range = batch_->ranges[number];
+  const memory::RegionRecord* home = nullptr;
+  const size_t recent = std::min(regions_.size(), kRecentRegions);
+  for (size_t i = 1; i <= recent && home == nullptr; ++i) {
+    const memory::RegionRecord& record = *regions_[regions_.size() - i];
+    if (holds(record, range.offset, range.bytes)) home = &record;
   }
+  if (home == nullptr) {
+    SL_ASSIGN(auto record, registry_->find_containing(range.offset, range.bytes));
+    SL_TRY(pin(std::move(record)));
+    home = regions_.back().get();
+  }
+  pieces_.add(home->bytes.data() + (range.offset - home->desc.address), range.bytes);
   return {};
 }
 
-Status ServedBatch::pin(std::shared_ptr<memory::RegionRecord> record, Direction direction) {
-  if (direction == Direction::kWrite && record->desc.access == Access::kReadOnly) {
+Status ServedBatch::pin(std::shared_ptr<memory::RegionRecord> record) {
+  if (direction_ == Direction::kWrite && record->desc.access == Access::kReadOnly) {
     return Status(Reason::kReadOnly,
                   fmt::format("region {} is registered read-only for peers", record->desc.index));
   }
@@ -91,6 +103,7 @@ bool ServedBatch::retired() const noexcept {
 }
 
 void ServedBatch::release() noexcept {
+  batch_ = nullptr;
   pieces_.clear();
   for (const auto& record : regions_) record->gate.unpin();
   regions_.clear();

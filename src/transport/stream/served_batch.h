@@ -22,10 +22,13 @@ class ServedBatch {
   ServedBatch& operator=(const ServedBatch&) = delete;
   ~ServedBatch() { release(); }
 
-  // All or nothing. Errors name the range: not_registered, superseded, permission (read_only),
-  // invalid_argument (out_of_bounds, overflow).
-  Status open(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
-              Direction direction);
+  // Begins to check a list, which stays where it is until it has been checked. Errors of both:
+  // not_registered, superseded, permission (read_only), invalid_argument (out_of_bounds, overflow),
+  // each naming the range; then nothing stays pinned.
+  Status begin(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
+               Direction direction);
+  // Checks the next `max_ranges`. True: that was all, and pieces() is complete.
+  Result<bool> go_on(size_t max_ranges);
   PieceList& pieces() noexcept { return pieces_; }
   // Somebody waits to deregister one of the regions: release soon.
   bool retired() const noexcept;
@@ -33,12 +36,14 @@ class ServedBatch {
   void release() noexcept;
 
  private:
-  Status open_by_region(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
-                        Direction direction);
-  Status open_by_address(const wire::BatchHeader& batch, const memory::RegionRegistry& registry,
-                         Direction direction);
-  Status pin(std::shared_ptr<memory::RegionRecord> record, Direction direction);
+  Status add_by_region(size_t number);
+  Status add_by_address(size_t number);
+  Status pin(std::shared_ptr<memory::RegionRecord> record);
 
+  const wire::BatchHeader* batch_ = nullptr;  // While it is being checked.
+  const memory::RegionRegistry* registry_ = nullptr;
+  Direction direction_ = Direction::kRead;
+  size_t checked_ = 0;
   std::vector<std::shared_ptr<memory::RegionRecord>> regions_;  // Pinned.
   PieceList pieces_;
 };

@@ -75,25 +75,33 @@ Duration StreamChannel::tick() {
   const auto keep = self_;
   if (keep == nullptr) return Deadline::kLongest;
   const Status late(Reason::kTimedOut, "the transfer's deadline passed before its bytes had moved");
-  for (Flight& flight : flights_) {
-    if (flight.request != nullptr && flight.request->deadline.passed()) {
-      end_early(*flight.request, late);
+  Duration next = Deadline::kLongest;
+  bool any_late = false;
+  const auto look_at = [&](PostedRequest& request) {
+    if (!request.deadline.passed()) {
+      next = std::min(next, request.deadline.left());
+      return;
     }
+    end_early(request, late);
+    any_late = true;
+  };
+  for (Flight& flight : flights_) {
+    if (flight.request != nullptr) look_at(*flight.request);
   }
   for (PostedRequest* at = waiting_.first; at != nullptr;) {
-    PostedRequest* const next = at->next;
-    if (at->deadline.passed()) end_early(*at, late);
-    at = next;
+    PostedRequest* const behind = at->next;
+    look_at(*at);
+    at = behind;
   }
-  Duration next = Deadline::kLongest;
-  for (const Flight& flight : flights_) {
-    if (flight.request != nullptr) next = std::min(next, flight.request->deadline.left());
-  }
-  for (PostedRequest* at = waiting_.first; at != nullptr; at = at->next) {
-    next = std::min(next, at->deadline.left());
-  }
-  settle(make_progress());
+  if (idle()) told_busy_ = false;
+  if (any_late) settle(make_progress());
   return next;
+}
+
+bool StreamChannel::idle() const noexcept {
+  return waiting_.first == nullptr &&
+         std::none_of(flights_.begin(), flights_.end(),
+                      [](const Flight& flight) { return flight.request != nullptr; });
 }
 
 void StreamChannel::close(const Status& why) {
@@ -118,6 +126,10 @@ void StreamChannel::run() {
   }
   take_posted();
   take_cancels();
+  if (!told_busy_ && waiting_.first != nullptr) {
+    told_busy_ = true;
+    owner_.on_busy(keep);
+  }
   settle(attached.ok() ? make_progress() : attached);
 }
 

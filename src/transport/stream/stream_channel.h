@@ -50,6 +50,8 @@ class StreamChannel final : public PostedTransport,
  public:
   class Owner {
    public:
+    // By the loop thread: the channel has requests, and wants to be ticked until it is idle().
+    virtual void on_busy(const std::shared_ptr<StreamChannel>&) {}
     // At most once, as the last call, by the loop thread: the connection is gone (peer_lost, or
     // corrupt if the peer broke the protocol or a frame was damaged) and all requests have ended.
     // Not called by close().
@@ -72,6 +74,9 @@ class StreamChannel final : public PostedTransport,
 
   // Ends requests whose deadline has passed; answers how long it is to the next deadline.
   Duration tick();
+  // Nothing can become overdue. on_busy() tells when that has changed, once after each tick() that
+  // has left the channel idle.
+  bool idle() const noexcept;
   // Ends all requests with `why`, then the connection. Idempotent. Requests that are posted later
   // end with `why` at once.
   void close(const Status& why);
@@ -156,6 +161,7 @@ class StreamChannel final : public PostedTransport,
   std::shared_ptr<StreamChannel> self_;  // Until closed.
   UniqueFd fd_;
   bool attached_ = false;
+  bool told_busy_ = false;
   uint32_t watched_ = 0;  // Events that the poller waits for.
   FrameSender sender_;
   FrameReceiver receiver_;
@@ -164,7 +170,7 @@ class StreamChannel final : public PostedTransport,
   RequestQueue waiting_;
   std::vector<Ended> ended_;  // on_done is still to be called.
   bool damage_told_ = false;
-  wire::BatchHeader batch_;   // Scratch, as is the next.
+  wire::BatchHeader batch_;  // Scratch, as is the next.
   std::vector<uint32_t> region_places_;
 };
 

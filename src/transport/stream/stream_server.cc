@@ -13,26 +13,56 @@ StreamServer::StreamServer(Poller& poller, memory::RegionRegistry& registry,
 
 StreamServer::~StreamServer() = default;
 
-Status StreamServer::serve(UniqueFd fd, InstanceId peer, bool checked) {
-  const auto same = std::count_if(servings_.begin(), servings_.end(),
-                                  [&](const auto& serving) { return serving->peer() == peer; });
-  if (static_cast<size_t>(same) >= kMaxConnectionsPerPeer) {
-    return Status(Reason::kLimit,
-                  fmt::format("peer {} has {} data connections already", peer.to_string(), same));
+Status StreamServer::check_room(InstanceId peer) const {
+  for (const PeerShare& share : shares_) {
+    if (share.peer != peer || share.connections < kMaxConnectionsPerPeer) continue;
+    return Status(Reason::kLimit, fmt::format("peer {} has {} data connections already",
+                                              peer.to_string(), share.connections));
   }
-  SL_ASSIGN(auto serving, StreamServing::create({poller_, registry_, metrics_}, std::move(fd), peer,
-                                                checked, *this));
-  servings_.push_back(std::move(serving));
   return {};
 }
 
-// From the back, because a serving that ends is replaced by the last one.
+Status StreamServer::serve(UniqueFd fd, InstanceId peer, bool checked) {
+  SL_TRY(check_room(peer));
+  PeerShare& share = share_of(peer);
+  auto serving = StreamServing::create({poller_, registry_, metrics_, share.budget}, std::move(fd),
+                                       peer, checked, *this);
+  if (serving.ok()) {
+    ++share.connections;
+    servings_.push_back(*std::move(serving));
+  }
+  std::erase_if(shares_, [](const PeerShare& unused) { return unused.connections == 0; });
+  return serving.status();
+}
+
+StreamServer::PeerShare& StreamServer::share_of(InstanceId peer) {
+  const auto at = std::find_if(shares_.begin(), shares_.end(),
+                               [&](const PeerShare& share) { return share.peer == peer; });
+  if (at != shares_.end()) return *at;
+  shares_.emplace_back().peer = peer;
+  return shares_.back();
+}
+
+void StreamServer::on_busy(StreamServing& serving) { busy_.push_back(&serving); }
+
+// One that is gone has taken itself off the list.
 void StreamServer::tick() {
-  for (size_t i = servings_.size(); i-- > 0;) servings_[i]->tick();
+  for (size_t i = 0; i < busy_.size();) {
+    StreamServing* const serving = busy_[i];
+    if (serving->tick()) {
+      ++i;
+    } else if (i < busy_.size() && busy_[i] == serving) {
+      busy_.erase(busy_.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
 }
 
 void StreamServer::drop(InstanceId peer) {
-  std::erase_if(servings_, [&](const auto& serving) { return serving->peer() == peer; });
+  std::erase_if(servings_, [&](const auto& serving) {
+    if (serving->peer() != peer) return false;
+    forget(*serving);
+    return true;
+  });
 }
 
 // The serving has told of its failure.
@@ -40,8 +70,15 @@ void StreamServer::on_closed(StreamServing& serving, const Status&) {
   const auto at = std::find_if(servings_.begin(), servings_.end(),
                                [&](const auto& held) { return held.get() == &serving; });
   if (at == servings_.end()) return;
+  forget(serving);
   std::swap(*at, servings_.back());
   servings_.pop_back();
+}
+
+void StreamServer::forget(const StreamServing& serving) {
+  std::erase(busy_, &serving);
+  --share_of(serving.peer()).connections;
+  std::erase_if(shares_, [](const PeerShare& share) { return share.connections == 0; });
 }
 
 }  // namespace stagelink::transport

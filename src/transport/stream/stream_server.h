@@ -26,11 +26,14 @@ class StreamServer final : private StreamServing::Owner {
   StreamServer& operator=(const StreamServer&) = delete;
   ~StreamServer();
 
+  // Whether another data connection of this peer would be served. Errors: limit.
+  Status check_room(InstanceId peer) const;
   // `fd` is a non-blocking stream socket whose handshake (Role::kData) is over. Errors: limit
   // (nofile, or more than kMaxConnectionsPerPeer of this peer). `checked`: frames carry sums.
   Status serve(UniqueFd fd, InstanceId peer, bool checked = false);
   // Lets go of regions that have been retired and of requests whose deadline has passed. Call it
-  // after RegionRegistry::retire() and from a timer.
+  // after RegionRegistry::retire() and from a timer. Connections without requests are not looked
+  // at.
   void tick();
   // Ends the connections of a peer that is gone.
   void drop(InstanceId peer);
@@ -39,12 +42,23 @@ class StreamServer final : private StreamServing::Owner {
   static constexpr size_t kMaxConnectionsPerPeer = 64;
 
  private:
+  // What the connections of one peer share.
+  struct PeerShare {
+    InstanceId peer;
+    size_t connections = 0;
+    std::shared_ptr<ListBudget> budget = std::make_shared<ListBudget>();
+  };
+  void on_busy(StreamServing& serving) override;
   void on_closed(StreamServing& serving, const Status& why) override;
+  PeerShare& share_of(InstanceId peer);
+  void forget(const StreamServing& serving);
 
   Poller& poller_;
   memory::RegionRegistry& registry_;
   metrics::EngineMetrics& metrics_;
   std::vector<std::unique_ptr<StreamServing>> servings_;
+  std::vector<StreamServing*> busy_;
+  std::vector<PeerShare> shares_;
 };
 
 }  // namespace stagelink::transport

@@ -18,6 +18,8 @@ namespace {
 constexpr int kCallsPerRound = 8;
 // A range list with more bytes than this is not kept in the queue's slot for the next one.
 constexpr size_t kKeptBatchBytes = 1 << 20;
+// Ranges of a list that are checked before other connections get their turn: some milliseconds.
+constexpr size_t kRangesPerRound = 32 << 10;
 
 Status broken(const wire::FrameHeader& header, const char* why) {
   return Status(
@@ -60,6 +62,7 @@ StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId pee
       registry_(context.registry),
       metrics_(context.metrics),
       owner_(owner),
+      budget_(context.budget),
       peer_(peer),
       fd_(std::move(fd)),
       sender_(checked),
@@ -67,18 +70,40 @@ StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId pee
 
 StreamServing::~StreamServing() {
   if (fd_) poller_.remove(fd_.get(), this);
+  budget_->forget(*this);
+  release_read();
+  release_write();
+  budget_->give_back(queued_batch_bytes_ + (awaits_room_ ? 0 : incoming_list_));
 }
 
-void StreamServing::tick() {
-  abort_overdue();
-  if (const Status progress = make_progress(0); !progress.ok()) fail(progress);
+bool StreamServing::tick() {
+  if (abort_overdue()) {
+    if (const Status progress = make_progress(0); !progress.ok()) {
+      fail(progress);
+      return false;
+    }
+  }
+  told_busy_ = busy();
+  return told_busy_;
 }
+
+bool StreamServing::busy() const noexcept { return read_.used || write_.used || queue_size_ > 0; }
 
 void StreamServing::on_ready(uint32_t epoll_events) {
-  if (const Status progress = make_progress(epoll_events); !progress.ok()) fail(progress);
+  if (const Status progress = make_progress(epoll_events); !progress.ok()) return fail(progress);
+  if (told_busy_ || !busy()) return;
+  told_busy_ = true;
+  owner_.on_busy(*this);
+}
+
+// What frames there are is taken by the next round, as soon as the socket is watched again.
+void StreamServing::on_room() {
+  awaits_room_ = false;
+  (void)watch();
 }
 
 Status StreamServing::make_progress(uint32_t epoll_events) {
+  if (write_.opening) open_write();
   if ((epoll_events & ~uint32_t{EPOLLOUT}) != 0) SL_TRY(receive_some());
   SL_TRY(send_some());
   return watch();
@@ -109,6 +134,7 @@ Status StreamServing::send_some() {
   for (int call = 0; call < kCallsPerRound; ++call) {
     if (read_.used && read_.batch.retired()) abort_read(retired());
     prepare_data();
+    if (opening_read_ && sender_.idle()) return {};  // The next step has its own round.
     const auto state = sender_.send(fd_.get());
     if (!state.ok()) {
       const bool ours = sender_.data_source() == &read_.batch.pieces();
@@ -127,7 +153,8 @@ Status StreamServing::send_some() {
 void StreamServing::prepare_data() {
   if (sender_.data_under_way()) return;
   if (read_.used && read_.answered) finish_read();
-  if (!read_.used) begin_next_read();
+  while (!read_.used && open_next_read()) {
+  }
   if (!read_.used) return;
   const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(read_.left, wire::kMaxDataBytes));
   sender_.add_data(read_.id, read_.batch.pieces(), bytes);
@@ -142,42 +169,72 @@ void StreamServing::prepare_data() {
 // Its last byte has been sent.
 void StreamServing::finish_read() {
   read_.used = false;
-  read_.batch.release();
+  release_read();
   metrics_.add(metrics::Counter::kServedBytes, read_.total);
 }
 
-void StreamServing::begin_next_read() {
-  while (queue_size_ > 0 && !read_.used) {
-    QueuedRead& next = queue_[queue_first_];
-    if (!next.cancelled) {
-      Status opened = next.deadline.passed()
-                          ? overdue()
-                          : read_.batch.open(next.batch, registry_, Direction::kRead);
-      read_.total = read_.left = read_.batch.pieces().left();
-      if (!opened.ok() || read_.left == 0) {
-        read_.batch.release();
-        answer(next.id, opened);
-      } else {
-        read_.used = true;
-        read_.answered = false;
-        read_.id = next.id;
-        read_.deadline = next.deadline;
-      }
+void StreamServing::release_read() {
+  read_.batch.release();
+  opening_read_ = false;
+  budget_->give_back(std::exchange(read_.list_bytes, 0));
+}
+
+void StreamServing::release_write() {
+  write_.batch.release();
+  write_.opening = false;
+  budget_->give_back(std::exchange(write_.list_bytes, 0));
+}
+
+bool StreamServing::open_next_read() {
+  if (queue_size_ == 0) return false;
+  QueuedRead& next = queue_[queue_first_];
+  Status opened;
+  if (!next.cancelled) {
+    if (next.deadline.passed()) {
+      opened = overdue();
+    } else if (!opening_read_) {
+      opened = read_.batch.begin(next.batch, registry_, Direction::kRead);
+      opening_read_ = opened.ok();
     }
-    if (next.batch_bytes > kKeptBatchBytes) next.batch = {};
-    queued_batch_bytes_ -= next.batch_bytes;
-    queue_first_ = (queue_first_ + 1) % kMaxQueuedReads;
-    --queue_size_;
+    if (opened.ok()) {
+      const auto complete = read_.batch.go_on(kRangesPerRound);
+      if (complete.ok() && !*complete) return false;
+      opened = complete.status();
+    }
+    read_.total = read_.left = read_.batch.pieces().left();
+    read_.used = opened.ok() && read_.left > 0;
+    if (!read_.used) answer(next.id, opened);
   }
+  read_.answered = false;
+  read_.id = next.id;
+  read_.deadline = next.deadline;
+  read_.list_bytes = next.batch_bytes;
+  opening_read_ = false;
+  const bool was_long = next.batch.ranges.size() >= kRangesPerRound;
+  pop_read();
+  if (read_.used) return false;
+  release_read();
+  return !was_long;
+}
+
+void StreamServing::pop_read() {
+  QueuedRead& first = queue_[queue_first_];
+  if (first.batch_bytes > kKeptBatchBytes) first.batch = {};
+  queued_batch_bytes_ -= first.batch_bytes;
+  queue_first_ = (queue_first_ + 1) % kMaxQueuedReads;
+  --queue_size_;
 }
 
 Result<FrameReceiver::Target> StreamServing::on_header(const wire::FrameHeader& header) {
   switch (header.type) {
-    case wire::FrameType::kRead:
     case wire::FrameType::kCancel:
     case wire::FrameType::kBye: return FrameReceiver::Target{};
     case wire::FrameType::kWrite:
       if (write_.used) return broken(header, "the write before it is not over");
+      [[fallthrough]];
+    case wire::FrameType::kRead:
+      incoming_list_ = header.payload_bytes;
+      awaits_room_ = incoming_list_ > 0 && !budget_->take(incoming_list_, *this);
       return FrameReceiver::Target{};
     case wire::FrameType::kData: break;
     default: return broken(header, "not a frame that initiators send");
@@ -203,7 +260,7 @@ Status StreamServing::on_data(const wire::FrameHeader&, size_t bytes) {
   if (write_.left > 0) return {};
   write_.used = false;
   if (write_.answered) return {};
-  write_.batch.release();
+  release_write();
   answer(write_.id, {});
   metrics_.add(metrics::Counter::kServedBytes, write_.total);
   return {};
@@ -215,24 +272,38 @@ Status StreamServing::queue_read(uint64_t id, std::span<const std::byte> payload
   slot.cancelled = false;
   slot.id = id;
   slot.deadline = deadline_of(slot.batch);
-  slot.batch_bytes = payload.size();
-  queued_batch_bytes_ += payload.size();
+  slot.batch_bytes = std::exchange(incoming_list_, 0);
+  queued_batch_bytes_ += slot.batch_bytes;
   ++queue_size_;
   return {};
 }
 
 Status StreamServing::begin_write(uint64_t id, std::span<const std::byte> payload) {
   SL_TRY(wire::decode_batch_header_to(payload, write_batch_));
-  const Status opened = write_.batch.open(write_batch_, registry_, Direction::kWrite);
+  write_.list_bytes = std::exchange(incoming_list_, 0);
   write_.id = id;
   write_.deadline = deadline_of(write_batch_);
   write_.total = write_.left = write_batch_.total_bytes;
-  write_.answered = !opened.ok();
+  write_.answered = false;
   write_.used = write_.left > 0;
-  if (payload.size() > kKeptBatchBytes) write_batch_ = {};
-  if (!write_.used) write_.batch.release();
-  if (!write_.used || write_.answered) answer(id, opened);
+  write_.opening = true;
+  const Status begun = write_.batch.begin(write_batch_, registry_, Direction::kWrite);
+  begun.ok() ? open_write() : end_opening(begun);
   return {};
+}
+
+void StreamServing::open_write() {
+  const auto complete = write_.batch.go_on(kRangesPerRound);
+  if (!complete.ok() || *complete) end_opening(complete.status());
+}
+
+void StreamServing::end_opening(const Status& opened) {
+  write_.opening = false;
+  if (write_batch_.ranges.size() > kKeptBatchBytes / sizeof(wire::WireRange)) write_batch_ = {};
+  if (!opened.ok()) return abort_write(opened);
+  if (write_.used) return;
+  release_write();
+  answer(write_.id, {});
 }
 
 // The peer wants no more of a request, and sends no more for it. One that is unknown has been
@@ -264,26 +335,41 @@ void StreamServing::abort_read(const Status& why) {
     if (!sender_.data_under_way()) return finish_read();  // It was too late to fail.
     sender_.erase_behind(read_.done_at, read_.done_bytes);
   }
-  read_.batch.release();
+  release_read();
   read_.used = false;
   answer(read_.id, why);
 }
 
 void StreamServing::abort_write(const Status& why) {
   if (receiver_.data_target() == &write_.batch.pieces()) receiver_.drop_data();
-  write_.batch.release();
+  release_write();
   write_.answered = true;
   answer(write_.id, why);
 }
 
-void StreamServing::abort_overdue() {
-  if (read_.used && !read_.answered && read_.deadline.passed()) abort_read(overdue());
-  if (!write_.used || write_.answered) return;
+bool StreamServing::abort_overdue() {
+  bool any = false;
+  // A list that is being checked holds regions, too.
+  if ((read_.used || opening_read_) && read_.batch.retired()) {
+    if (read_.used) {
+      abort_read(retired());
+    } else {
+      release_read();  // Checked anew, it is refused.
+    }
+    any = true;
+  } else if (read_.used && !read_.answered && read_.deadline.passed()) {
+    abort_read(overdue());
+    any = true;
+  }
+  if (!write_.used || write_.answered) return any;
   if (write_.batch.retired()) {
     abort_write(retired());
   } else if (write_.deadline.passed()) {
     abort_write(overdue());
+  } else {
+    return any;
   }
+  return true;
 }
 
 void StreamServing::answer(uint64_t id, const Status& status) {
@@ -301,13 +387,13 @@ void StreamServing::log_peer_failure(const char* what, const Status& status) con
 }
 
 bool StreamServing::may_receive() const noexcept {
-  return queue_size_ < kMaxQueuedReads && queued_batch_bytes_ <= kMaxQueuedBatchBytes &&
-         sender_.queued_bytes() <= kMaxAnswerBytes;
+  return !awaits_room_ && !write_.opening && queue_size_ < kMaxQueuedReads &&
+         queued_batch_bytes_ <= kMaxQueuedBatchBytes && sender_.queued_bytes() <= kMaxAnswerBytes;
 }
 
 Status StreamServing::watch() {
   uint32_t wanted = may_receive() ? uint32_t{EPOLLIN} : 0;
-  if (!sender_.idle() || read_.used || queue_size_ > 0) wanted |= EPOLLOUT;
+  if (!sender_.idle() || read_.used || queue_size_ > 0 || write_.opening) wanted |= EPOLLOUT;
   if (wanted == watched_) return {};
   watched_ = wanted;
   return poller_.modify(fd_.get(), wanted, this);
@@ -339,8 +425,8 @@ void StreamServing::fail(const Status& why) {
   tell_damaged(why);
   poller_.remove(fd_.get(), this);
   fd_.reset();
-  read_.batch.release();
-  write_.batch.release();
+  release_read();
+  release_write();
   owner_.on_closed(*this, why.reason() == Reason::kPeerLost ? Status() : why);
 }
 

@@ -13,6 +13,7 @@
 #include "transport/poller.h"
 #include "transport/stream/frame_receiver.h"
 #include "transport/stream/frame_sender.h"
+#include "transport/stream/list_budget.h"
 #include "transport/stream/served_batch.h"
 #include "wire/batch_header.h"
 
@@ -25,18 +26,23 @@ namespace stagelink::transport {
 // request that fails is answered with kDone while the connection goes on. Only a broken frame ends
 // it.
 //
-// Bounds: kMaxQueuedReads requests, kMaxQueuedBatchBytes of range lists and kMaxAnswerBytes of
-// answers; while one is reached, nothing more is taken from the socket.
+// Bounds: kMaxQueuedReads requests, kMaxQueuedBatchBytes of range lists, the budget of all
+// connections of the peer, and kMaxAnswerBytes of answers; while one is reached, nothing more is
+// taken from the socket. A long list is checked in steps, so that others get their turn.
 //
 // Retired regions: tick() and each round of work look whether a region in use is being
 // deregistered. If so, the request ends with superseded and its regions are let go at once; what a
 // data frame under way still owes is sent as zeros, so the connection stays in step.
 //
 // Thread-safety: used by the poller's thread only.
-class StreamServing final : private PollHandler, private FrameReceiver::Handler {
+class StreamServing final : private PollHandler,
+                            private FrameReceiver::Handler,
+                            private ListBudget::Waiter {
  public:
   class Owner {
    public:
+    // It has requests, and wants to be ticked until tick() answers false.
+    virtual void on_busy(StreamServing& serving) = 0;
     // The last call, exactly once, unless the owner destroys the serving first. Ok: the peer closed
     // between frames. The owner may destroy the serving inside it.
     virtual void on_closed(StreamServing& serving, const Status& why) = 0;
@@ -48,6 +54,7 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
     Poller& poller;
     memory::RegionRegistry& registry;
     metrics::EngineMetrics& metrics;
+    std::shared_ptr<ListBudget> budget;  // Of the peer.
   };
 
   // `checked`: frames carry sums.
@@ -57,8 +64,9 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   StreamServing& operator=(const StreamServing&) = delete;
   ~StreamServing();
 
-  // May call Owner::on_closed.
-  void tick();
+  // Lets go of retired regions and ends overdue requests. False: it is idle, and may be gone,
+  // because this may call Owner::on_closed.
+  bool tick();
   InstanceId peer() const noexcept { return peer_; }
   uint64_t socket_calls() const noexcept { return sender_.calls() + receiver_.calls(); }
 
@@ -76,6 +84,7 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   };
   struct ActiveRead {
     bool used = false;
+    size_t list_bytes = 0;
     bool answered = false;  // kDone waits behind the last data frame, at done_at.
     size_t done_at = 0;
     size_t done_bytes = 0;
@@ -87,6 +96,8 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   };
   struct ActiveWrite {
     bool used = false;
+    bool opening = false;  // Its list is being checked: nothing is received meanwhile.
+    size_t list_bytes = 0;
     bool answered = false;  // With a failure: what still comes is thrown away.
     uint64_t id = 0;
     Deadline deadline = Deadline::in(Duration::zero());
@@ -103,13 +114,21 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
 
   Status queue_read(uint64_t id, std::span<const std::byte> payload);
   Status begin_write(uint64_t id, std::span<const std::byte> payload);
+  void open_write();
+  void end_opening(const Status& opened);
+  void on_room() override;
+  bool busy() const noexcept;
+  void release_read();
+  void release_write();
   void cancel(uint64_t id);
   void prepare_data();
-  void begin_next_read();
+  // True if the first read in line, or its list, is done with and the next may be looked at.
+  bool open_next_read();
+  void pop_read();
   void finish_read();
   void abort_read(const Status& why);
   void abort_write(const Status& why);
-  void abort_overdue();
+  bool abort_overdue();
   void answer(uint64_t id, const Status& status);
   void tell_damaged(const Status& why);
   void log_peer_failure(const char* what, const Status& status) const;
@@ -126,6 +145,7 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   memory::RegionRegistry& registry_;
   metrics::EngineMetrics& metrics_;
   Owner& owner_;
+  const std::shared_ptr<ListBudget> budget_;
   const InstanceId peer_;
   UniqueFd fd_;
   uint32_t watched_ = 0;
@@ -135,6 +155,10 @@ class StreamServing final : private PollHandler, private FrameReceiver::Handler 
   size_t queue_first_ = 0;
   size_t queue_size_ = 0;
   size_t queued_batch_bytes_ = 0;
+  bool opening_read_ = false;  // The list of the first in line is being checked.
+  size_t incoming_list_ = 0;   // Bytes of the list that arrives, once the budget has room.
+  bool awaits_room_ = false;
+  bool told_busy_ = false;
   ActiveRead read_;
   ActiveWrite write_;
   wire::BatchHeader write_batch_;  // Scratch.
