@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "base/endpoint.h"
 #include "base/fork_guard.h"
 #include "base/host_id.h"
 #include "base/log.h"
@@ -15,6 +14,7 @@
 #include "base/secret_file.h"
 #include "config/engine_config.h"
 #include "engine/advertised_address.h"
+#include "engine/bind_address.h"
 #include "engine/link/acceptor.h"
 #include "engine/link/inbound_peer.h"
 #include "engine/link/peer_state.h"
@@ -96,7 +96,7 @@ Status EngineCore::open() {
   if (!loop.ok()) return loop.status();
   loop_ = *std::move(loop);
 
-  auto bind = parse_endpoint(options_.bind);
+  auto bind = bind_address(options_);
   if (!bind.ok()) return bind.status();
   const std::string socket = runtime_entry_path(runtime_dir_, ::getpid(), instance_, "sock");
   auto acceptor = Acceptor::create(*this, socket, *bind);

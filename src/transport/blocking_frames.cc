@@ -16,6 +16,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
+#include "base/endpoint.h"
 #include "base/mutex.h"
 #include "transport/socket_io.h"
 
@@ -91,19 +92,35 @@ Result<UniqueFd> open_socket(int family, int flags) {
   return fd;
 }
 
+// The kernel says EADDRNOTAVAIL if no local port is free, and if there is no local address to come
+// from. The second holds for UDP as well, whose ports are others.
+Status no_local_address(const addrinfo& address, const std::string& what) {
+  const UniqueFd probe(::socket(address.ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!probe || ::connect(probe.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    return socket_failure(what, EADDRNOTAVAIL);
+  }
+  return Status(Reason::kNoPorts,
+                what +
+                    ": no local port is free for another connection there; see "
+                    "net.ipv4.ip_local_port_range, and `ss -tan` for who holds them");
+}
+
+Status connect_failure(const addrinfo& address, const std::string& what, int error) {
+  if (error == EADDRNOTAVAIL) return no_local_address(address, what);
+  if (error == ETIMEDOUT) return Status(Reason::kConnectTimeout, what + ": no answer");
+  return socket_failure(what, error);
+}
+
 Result<UniqueFd> connect_address(const addrinfo& address, const std::string& what,
                                  const Deadline& deadline) {
   SL_ASSIGN(UniqueFd fd, open_socket(address.ai_family, SOCK_NONBLOCK));
   if (::connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return socket_failure(what, errno);
+    if (errno != EINPROGRESS && errno != EINTR) return connect_failure(address, what, errno);
     SL_TRY(wait_ready(fd.get(), POLLOUT, deadline, what.c_str()));
     int error = 0;
     socklen_t size = sizeof(error);
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) {
-      if (error == ETIMEDOUT) return Status(Reason::kConnectTimeout, what + ": no answer");
-      return socket_failure(what, error);
-    }
+    if (error != 0) return connect_failure(address, what, error);
   }
   send_at_once(fd.get());
   return fd;
@@ -169,11 +186,13 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, const Deadl
   }
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   const std::string plain = bracketed ? host.substr(1, host.size() - 2) : host;
-  const std::string what = fmt::format("connect to {}:{}", host, port);
+  const std::string what = "connect to " + Endpoint{plain, port}.to_string();
   SL_ASSIGN(const AddressList list, resolve(plain, port, deadline));
   Status last(Reason::kUnreachable, what + ": the name has no address");
-  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
-    auto fd = connect_address(*at, what, deadline);
+  int64_t untried = 0;
+  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) ++untried;
+  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next, --untried) {
+    auto fd = connect_address(*at, what, Deadline::in(deadline.left() / untried));
     if (fd.ok()) return fd;
     last = fd.status();
   }

@@ -20,7 +20,8 @@ struct ReceivedFrame {
 };
 
 // Sockets are non-blocking and close-on-exec. Errors: unreachable (refused), timed_out
-// (connect_timeout), limit (nofile), invalid_argument.
+// (connect_timeout), limit (nofile, no_ports), invalid_argument. A name that has several addresses
+// is tried in the system's order; an address that does not answer takes its share of the time.
 Result<UniqueFd> connect_unix(const std::string& path, const Deadline& deadline);
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, const Deadline& deadline);
 

@@ -32,7 +32,25 @@ bool nobody_listens(const sockaddr_un& address) {
          errno == ECONNREFUSED;
 }
 
-Status tcp_bind_failed(const Endpoint& bind) {
+// Empty, and errno, if that address cannot be had.
+UniqueFd listen_at(const addrinfo& address) {
+  UniqueFd fd(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return fd;
+  const int on = 1;
+  // A restarted process takes its old port again; two live listeners still collide.
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 &&
+      ::listen(fd.get(), kBacklog) == 0) {
+    return fd;
+  }
+  const int error = errno;
+  fd.reset();
+  errno = error;
+  return fd;
+}
+
+Status listen_failed(const Endpoint& bind) {
+  if (errno == EMFILE || errno == ENFILE) return socket_failed();
   const std::string where = "cannot listen on " + bind.to_string() + ": " + error_text();
   if (errno == EADDRINUSE) {
     return Status(Reason::kPortInUse, where + "; find the holder with: ss -ltnp 'sport = :" +
@@ -96,15 +114,11 @@ Result<UniqueFd> listen_tcp_socket(const Endpoint& bind, Endpoint& bound) {
                   "option bind: host \"" + bind.host + "\": " + ::gai_strerror(rc));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
-  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return socket_failed();
-  const int on = 1;
-  // A restarted process takes its old port again; two live listeners still collide.
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::listen(fd.get(), kBacklog) != 0) {
-    return tcp_bind_failed(bind);
+  UniqueFd fd;
+  for (const addrinfo* at = found; at != nullptr && !fd; at = at->ai_next) {
+    fd = listen_at(*at);
   }
+  if (!fd) return listen_failed(bind);
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   if (::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0) {

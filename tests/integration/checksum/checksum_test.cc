@@ -151,9 +151,8 @@ TEST_F(ChecksumTest, EitherSideTurnsItOn) {
     const Status status = transfer.ok() ? transfer->wait(15s) : transfer.status();
     EXPECT_TRUE(status.code() == Code::kPeerLost || status.code() == Code::kCorrupt)
         << status.to_string();
-    EXPECT_TRUE(eventually([&] {
-      return metric_in(link.owner.metrics_text(), "failures_total", "checksum") == 1;
-    }));
+    EXPECT_TRUE(eventually(
+        [&] { return metric_in(link.owner.metrics_text(), "failures_total", "checksum") == 1; }));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <stdexcept>
+#include <utility>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -65,7 +66,9 @@ void FlipProxy::serve() {
     if (waits[1].revents != 0) take_connection();
     for (Pair& pair : pairs_) {
       for (Way& way : pair.ways) {
-        if (!way.ended && !carry(way)) way.ended = true;
+        if (way.ended) continue;
+        if (!carry(way)) way.ended = true;
+        count(pair, way.moved);
       }
     }
     std::erase_if(pairs_,
@@ -85,10 +88,27 @@ void FlipProxy::take_connection() {
   pair.ways[0] = {pair.near.get(), pair.far.get(), {}};
   pair.ways[1] = {pair.far.get(), pair.near.get(), {}};
   pairs_.push_back(std::move(pair));
+  ++connections_;
+}
+
+// Resets the connection if it is due.
+void FlipProxy::count(Pair& pair, size_t bytes) {
+  const int64_t due = reset_after_;
+  if (due < 0) return;
+  if (std::exchange(pair.reset_order, reset_order_.load()) != reset_order_) pair.carried = 0;
+  pair.carried += static_cast<int64_t>(bytes);
+  if (pair.carried < due) return;
+  reset_after_ = -1;
+  const linger at_once{1, 0};
+  for (UniqueFd* fd : {&pair.near, &pair.far}) {
+    ::setsockopt(fd->get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+  }
+  pair.ways[0].ended = pair.ways[1].ended = true;  // Closed by serve().
 }
 
 // False once this way is over; the other side is told.
 bool FlipProxy::carry(Way& way) {
+  way.moved = 0;
   if (way.sent == way.bytes.size()) {
     way.bytes.resize(kChunk);
     const ssize_t got = ::recv(way.from, way.bytes.data(), way.bytes.size(), MSG_DONTWAIT);
@@ -99,11 +119,13 @@ bool FlipProxy::carry(Way& way) {
       ::shutdown(way.to, SHUT_WR);
       return false;
     }
+    if (swallows_) way.bytes.clear();
+    if (way.bytes.empty()) return true;
     if (spoils_) flip(way.bytes);
   }
   const ssize_t sent = ::send(way.to, way.bytes.data() + way.sent, way.bytes.size() - way.sent,
                               MSG_DONTWAIT | MSG_NOSIGNAL);
-  if (sent > 0) way.sent += static_cast<size_t>(sent);
+  if (sent > 0) way.sent += way.moved = static_cast<size_t>(sent);
   if (sent >= 0 || errno == EAGAIN || errno == EINTR) return true;
   ::shutdown(way.from, SHUT_RDWR);
   return false;

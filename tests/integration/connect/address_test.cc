@@ -102,6 +102,35 @@ TEST_F(AddressTest, SixBindsAndConnects) {
   EXPECT_EQ(peer.instance(), (*engine)->instance());
 }
 
+TEST_F(AddressTest, AutoBindTakesAnAddressThatPeersCanBeTold) {
+  EngineOptions chosen = options("chosen");
+  for (const char* bind : {"auto", "auto:0"}) {
+    chosen.bind = bind;
+    const auto engine = must(Engine::create(chosen));
+    const Endpoint told = must(parse_endpoint(engine->address()));
+    EXPECT_FALSE(told.wildcard());
+    EXPECT_NE(told.host, "auto");
+    const auto reader = make_engine("reader");
+    EXPECT_OK(reader->connect(engine->address()).status());
+  }
+}
+
+TEST_F(AddressTest, InterfaceIsTheOneThatIsNamedAndGoesWithAuto) {
+  EngineOptions chosen = options("chosen");
+  chosen.bind = "auto";
+  chosen.interface = "lo";
+  const auto engine = must(Engine::create(chosen));
+  EXPECT_EQ(must(parse_endpoint(engine->address())).host, "127.0.0.1");
+  chosen.interface = "none0";
+  const Status unknown = Engine::create(chosen).status();
+  EXPECT_EQ(unknown.code(), Code::kInvalidArgument);
+  EXPECT_NE(unknown.message().find("none0"), std::string_view::npos) << unknown.message();
+  EXPECT_NE(unknown.message().find("lo"), std::string_view::npos) << unknown.message();
+  chosen.bind = "127.0.0.1:0";
+  chosen.interface = "lo";
+  EXPECT_EQ(Engine::create(chosen).status().code(), Code::kInvalidArgument);
+}
+
 TEST_F(AddressTest, NameOfThisHostWorks) {
   EngineOptions named = options("named");
   named.bind = "localhost:0";

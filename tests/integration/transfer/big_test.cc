@@ -48,14 +48,23 @@ class SignalStorm {
 
 using BigTest = EngineTest;
 
-TEST_F(BigTest, PrivateRegionBeyondFourGiBArrivesToItsTail) {
+// By socket, and by a single call of the kernel's copy, which moves 2 GiB at most at a time.
+class BigPrivateTest : public EngineTest, public ::testing::WithParamInterface<Path> {};
+INSTANTIATE_TEST_SUITE_P(Private, BigPrivateTest, ::testing::Values(Path::kCma, Path::kUnix, Path::kTcp),
+                         path_name);
+
+TEST_P(BigPrivateTest, RegionBeyondFourGiBArrivesToItsTail) {
+  if (GetParam() == Path::kCma && !kernel_copies()) GTEST_SKIP() << "no process_vm_readv here";
+  EngineOptions reader = options("reader");
+  reader.transports = {transport_of(GetParam())};
+  reader.slice_bytes = kGiB;
   OwnerProcess owner(options("owner"));
   const OwnedRegion remote = owner.register_aliased(kBody, kTail);
   ASSERT_EQ(remote.desc.bytes, kBody + kTail);
   owner.fill(remote, seed(), kBody);
   AliasedMemory memory(kBody, kTail);
   std::fill(memory.tail().begin(), memory.tail().end(), kUntouched);
-  const auto engine = make_engine("reader");
+  const auto engine = must(Engine::create(reader));
   const Region local = must(engine->register_memory(memory.bytes().data(), memory.bytes().size()));
   const std::array<const Region*, 1> own = {&local};
   Peer peer = must(engine->connect(owner.descriptor()));
@@ -108,11 +117,12 @@ TEST_F(BigTest, ShareableRegionBeyondFourGiBIsMappedAndRead) {
 }
 
 // T36: short writes all the way, and calls that are interrupted.
-TEST_F(BigTest, InterruptedAndShortWritesChangeNothing) {
+TEST_P(BigPrivateTest, InterruptedAndShortWritesChangeNothing) {
+  if (!is_socket(GetParam())) GTEST_SKIP() << "a matter of sockets";
   constexpr uint64_t kBytes = 24 << 20;
-  EngineOptions unix_only = options("reader");
-  unix_only.transports = {"unix"};
-  Link link(unix_only, options("owner"), Path::kUnix, kBytes);
+  EngineOptions socket_only = options("reader");
+  socket_only.transports = {transport_of(GetParam())};
+  Link link(socket_only, options("owner"), GetParam(), kBytes);
   link.owner.fill(link.remote, seed());
   const SignalStorm storm(::pthread_self());
   for (int round = 0; round < 5; ++round) {
