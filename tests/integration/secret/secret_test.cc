@@ -244,7 +244,7 @@ TEST_P(NoSecretTest, AHelloChangedOnItsWayIsRefused) {
 TEST_P(NoSecretTest, WhoeverNeverProvesIsDismissedInTime) {
   EngineOptions hasty = options("hasty");
   hasty.secret_file = victim->options().secret_file;
-  hasty.connect_timeout = 200ms;
+  hasty.connect_timeout = 2s;
   victim = must(Engine::create(hasty));
   ForgedPeer forged(*victim);
   forged.pretend_a_secret();
