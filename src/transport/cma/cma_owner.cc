@@ -66,13 +66,22 @@ Result<std::shared_ptr<CmaOwner>> CmaOwner::probe(int control, const wire::Table
   if (!pidfd.ok()) return pidfd.status();
   auto owner = std::make_shared<CmaOwner>(peer.pid, *std::move(pidfd), address, identity_of(table));
   wire::TableIdentity seen{};
-  const iovec here{&seen, sizeof seen};
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address in the other process.
-  const iovec there{reinterpret_cast<void*>(address), sizeof seen};
-  const ssize_t got = ::process_vm_readv(peer.pid, &here, 1, &there, 1, 0);
-  if (got < 0) return why_refused(errno, peer.pid, peer.uid);
+  if (const int error = owner->read_identity(seen); error != 0) {
+    return why_refused(error, peer.pid, peer.uid);
+  }
   SL_TRY(owner->check(seen));
   return owner;
+}
+
+int CmaOwner::read_identity(wire::TableIdentity& seen) const noexcept {
+  const iovec here{&seen, sizeof seen};
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): an address in the other process.
+  const iovec there{reinterpret_cast<void*>(identity_address_), sizeof seen};
+  ssize_t got = 0;
+  do {
+    got = ::process_vm_readv(pid_, &here, 1, &there, 1, 0);
+  } while (got < 0 && errno == EINTR);
+  return got < 0 ? errno : 0;  // Less than all of it is another identity.
 }
 
 Status CmaOwner::check(const wire::TableIdentity& seen) const {

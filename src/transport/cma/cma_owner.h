@@ -34,6 +34,8 @@ class CmaOwner {
 
   pid_t pid() const noexcept { return pid_; }
   uint64_t identity_address() const noexcept { return identity_address_; }
+  // Reads what is at identity_address() now. 0, or the error of process_vm_readv.
+  int read_identity(wire::TableIdentity& seen) const noexcept;
   // What was read at identity_address() is the peer's, and the peer's process has not ended.
   Status check(const wire::TableIdentity& seen) const;
   bool alive() const noexcept;

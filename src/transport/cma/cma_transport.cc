@@ -43,11 +43,8 @@ Status CmaTransport::write(std::span<const CopyItem> items) const {
 }
 
 Status CmaTransport::look_at_owner() const {
-  IovecPair pieces;
   wire::TableIdentity seen{};
-  (void)pieces.fill({}, 0);
-  pieces.add(&seen, owner_->identity_address(), sizeof seen);
-  SL_TRY(move(pieces, Direction::kRead));
+  if (const int error = owner_->read_identity(seen); error != 0) return failure(error);
   return owner_->check(seen);
 }
 
