@@ -36,7 +36,7 @@ FrameReceiver::FrameReceiver(bool checked)
 
 Result<FrameReceiver::State> FrameReceiver::receive(int fd, Handler& handler) {
   std::array<iovec, kMaxPieces> pieces;
-  std::array<std::byte, kSinkBytes> sink;  // Read for its sum only.
+  std::array<std::byte, kSinkBytes> sink;  // For what is thrown away, and for small pieces.
   const size_t used = prepare(pieces, sink);
   size_t asked = 0;
   for (size_t i = 0; i < used; ++i) asked += pieces[i].iov_len;
@@ -55,11 +55,16 @@ Result<FrameReceiver::State> FrameReceiver::receive(int fd, Handler& handler) {
 size_t FrameReceiver::prepare(std::span<iovec> into, std::span<std::byte> sink) {
   size_t used = 0;
   size_t listed = 0;
+  staged_ = false;
   if (in_payload_ && target_.collect) {
     const size_t step = std::min<size_t>(payload_left_, std::max(kFirstStep, collected_got_));
     collected_.resize(collected_got_ + step);
     into[used++] = {collected_.data() + collected_got_, step};
     listed = step;
+  } else if (in_payload_ && target_.pieces != nullptr && target_.pieces->small_ahead()) {
+    staged_ = true;
+    listed = std::min<size_t>(payload_left_, sink.size());
+    into[used++] = {sink.data(), listed};
   } else if (in_payload_ && target_.pieces != nullptr) {
     used = target_.pieces->gather(into.first(into.size() - 2), payload_left_);
     for (size_t i = 0; i < used; ++i) listed += into[i].iov_len;
@@ -101,7 +106,12 @@ Status FrameReceiver::take_payload(size_t bytes, std::span<const iovec> pieces, 
     collected_got_ += bytes;
     return {};
   }
-  if (target_.pieces != nullptr) target_.pieces->advance(bytes);
+  if (target_.pieces != nullptr) {
+    if (staged_) {
+      target_.pieces->copy_in({static_cast<const std::byte*>(pieces.front().iov_base), bytes});
+    }
+    target_.pieces->advance(bytes);
+  }
   data_bytes_ += bytes;
   if (checks_ == nullptr || payload_left_ > 0) return handler.on_data(header_, bytes);
   checks_->untold = bytes;

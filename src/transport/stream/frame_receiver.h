@@ -15,9 +15,9 @@
 
 namespace stagelink::transport {
 
-// Takes frames off one socket. Payloads of data frames go straight into memory (or are thrown
-// away); others are collected and handed over whole. The header of the next frame is received
-// together with the end of the one before.
+// Takes frames off one socket. Payloads of data frames go straight into memory, small pieces by way
+// of a buffer, or are thrown away; others are collected and handed over whole. The header of the
+// next frame is received together with the end of the one before.
 //
 // On a checked connection nothing is handed over before its sum was found right, but for the bytes
 // of a data frame: those are in place by then, and the call that tells of the last of them waits
@@ -90,6 +90,7 @@ class FrameReceiver {
   bool in_payload_ = false;
   uint32_t payload_left_ = 0;
   Target target_;
+  bool staged_ = false;  // The next bytes are copied to where they belong: see small_ahead().
   std::vector<std::byte> collected_;
   size_t collected_got_ = 0;
   uint64_t calls_ = 0;

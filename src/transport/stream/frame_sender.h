@@ -17,9 +17,10 @@ namespace stagelink::transport {
 // taken straight from memory. Frames added behind a data frame go out with its end in one call.
 //
 // On a checked connection each frame gets its sums (wire/frame_sum.h). Those of a data frame are
-// made out of memory just before it is sent: bytes that change in between arrive as damaged, and
-// memory that was unmapped under its registration ends the process, where it is else a failed
-// request.
+// made out of memory just before it is sent: bytes that change in between arrive as damaged.
+//
+// Memory that was unmapped under its registration is a failed request where the kernel meets it
+// first. Where this process does, it ends the process: with sums, and with pieces that are small.
 //
 // Thread-safety: none; used by one thread.
 class FrameSender {
@@ -64,6 +65,7 @@ class FrameSender {
   };
 
   void add_header(const wire::FrameHeader& header);
+  size_t gather(std::span<iovec> into, std::span<std::byte> stage) const;
   void sum_pieces(std::span<const iovec> pieces, bool whole);
   size_t note_trailer_sent(size_t bytes);
   std::vector<std::byte>& tail() noexcept { return data_under_way() ? behind_ : before_; }

@@ -1,11 +1,24 @@
 #include "transport/stream/piece_list.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "memory/copy_kernel.h"
 
 namespace stagelink::transport {
 namespace {
 
 constexpr size_t kKeptPieces = 64 << 10;  // One MiB of them.
+// Small pieces lie anywhere, and the processor does not guess where: it is told this many ahead.
+constexpr size_t kAhead = 6;
+constexpr uint64_t kLineBytes = 64;
+
+void fetch(const iovec& piece) noexcept {
+  const auto* const at = static_cast<const std::byte*>(piece.iov_base);
+  for (uint64_t line = 0; line < std::min<uint64_t>(piece.iov_len, 512); line += kLineBytes) {
+    __builtin_prefetch(at + line);
+  }
+}
 
 }  // namespace
 
@@ -43,6 +56,41 @@ size_t PieceList::gather(std::span<iovec> into, uint64_t max_bytes) const noexce
     skip = 0;
   }
   return used;
+}
+
+size_t PieceList::copy_out(std::span<std::byte> bytes) const noexcept {
+  size_t done = 0;
+  uint64_t skip = into_;
+  for (size_t i = at_; i < pieces_.size() && done < bytes.size(); ++i) {
+    if (i + kAhead < pieces_.size()) fetch(pieces_[i + kAhead]);
+    const size_t size = std::min<size_t>(pieces_[i].iov_len - skip, bytes.size() - done);
+    std::memcpy(bytes.data() + done, static_cast<std::byte*>(pieces_[i].iov_base) + skip, size);
+    done += size;
+    skip = 0;
+  }
+  return done;
+}
+
+// Nobody reads them soon, so their lines are not read either: see memory/copy_kernel.h.
+void PieceList::copy_in(std::span<const std::byte> bytes) const noexcept {
+  static const memory::CopyKernel kernel = memory::pick_copy_kernel(0);
+  size_t count = 0;
+  uint64_t end = 0;
+  while (end < into_ + bytes.size()) end += pieces_[at_ + count++].iov_len;
+  size_t done = 0;
+  kernel.copy_many(count, [&](size_t i) {  // In order.
+    const uint64_t skip = i == 0 ? into_ : 0;
+    const iovec& piece = pieces_[at_ + i];
+    const size_t size = std::min<size_t>(piece.iov_len - skip, bytes.size() - done);
+    done += size;
+    return memory::CopyPiece{static_cast<std::byte*>(piece.iov_base) + skip,
+                             bytes.data() + done - size, size};
+  });
+  memory::copy_fence();
+}
+
+bool PieceList::small_ahead() const noexcept {
+  return left_ < (pieces_.size() - at_) * kSmallBytes && pieces_.size() - at_ > 1;
 }
 
 void PieceList::advance(uint64_t bytes) noexcept {

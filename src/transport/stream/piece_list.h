@@ -21,7 +21,15 @@ class PieceList {
   // Describes the next bytes, at most `max_bytes`; returns how many entries of `into` it used.
   size_t gather(std::span<iovec> into, uint64_t max_bytes) const noexcept;
   void advance(uint64_t bytes) noexcept;  // At most left().
+  // Copies the next bytes out of the memory, or into it, as many as `bytes` holds and at most
+  // left(); the position stays.
+  size_t copy_out(std::span<std::byte> bytes) const noexcept;
+  void copy_in(std::span<const std::byte> bytes) const noexcept;
+  // Pieces ahead that are so small that the kernel takes longer to find than to copy them.
+  bool small_ahead() const noexcept;
   uint64_t left() const noexcept { return left_; }
+
+  static constexpr uint64_t kSmallBytes = 1024;
 
  private:
   std::vector<iovec> pieces_;
