@@ -2,7 +2,7 @@
 # live in an environment of their own, because their wheels do not get along with others.
 #
 #   make -f bench/bench.mk peers   sets the peers up (network; about 400 MB)
-#   make -f bench/bench.mk run     runs the suite and the comparison
+#   make -f bench/bench.mk run     runs the suites and the comparison
 .PHONY: run peers
 .DEFAULT_GOAL := run
 
@@ -16,10 +16,12 @@ ARCHIVES := $(wildcard $(LAYERS:%=$(RELEASE)/libstagelink_%.a))
 run: peers
 	@mkdir -p build/bench
 	@$(RELEASE)/stagelink bench suite engine --json > build/bench/engine_suite.json
-	@$(PYTHON) bench/compare.py --suite build/bench/engine_suite.json --json build/bench/peers.json
+	@$(RELEASE)/stagelink bench suite network --json > build/bench/network_suite.json
+	@$(PYTHON) bench/compare.py --suite build/bench/engine_suite.json \
+	  --suite build/bench/network_suite.json --json build/bench/peers.json
 
 # What cannot be set up is left out of the comparison.
-peers: $(PEERS)/ready $(PEERS)/ucx_peer
+peers: $(PEERS)/ready $(PEERS)/ucx_peer $(PEERS)/ucx113_peer
 
 $(PEERS)/ready: bench/peers/requirements.txt
 	@echo "setting up the peers in $(PEERS)"
@@ -38,3 +40,12 @@ $(PEERS)/ucx_peer: bench/peers/ucx_peer.cc $(PEERS)/ready $(ARCHIVES)
 	  -Wl,--start-group $(ARCHIVES) -Wl,--end-group \
 	  -L$(UCX)/lib -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib) -pthread \
 	  || echo "the UCX peer could not be built; it will be left out"
+
+# Debian's UCX, an older release with another choice of protocols.
+$(PEERS)/ucx113_peer: bench/peers/ucx_peer.cc $(PEERS)/ready $(ARCHIVES)
+	@pkg-config --exists ucx || apt-get install -y -qq --no-install-recommends libucx-dev \
+	  >/dev/null 2>&1 || true
+	@$(CXX) -std=c++20 -O2 -Iinclude -Isrc $$(pkg-config --cflags ucx) -o $@ $< \
+	  -Wl,--start-group $(ARCHIVES) -Wl,--end-group \
+	  $$(pkg-config --libs ucx) -pthread \
+	  || echo "the peer with Debian's UCX (libucx-dev) could not be built; it will be left out"

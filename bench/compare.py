@@ -18,6 +18,9 @@ SHAPES = ((256, 4096), (4096, 4096), (16384, 4096), (65536, 1024))
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 TIMEOUT_S = 180
+# Memory that no engine has allocated, on both sides.
+PRIVATE = ("--memory", "private", "--target-memory", "private")
+TCP = ("env", "UCX_TLS=tcp")
 
 Row = dict[str, Any]
 
@@ -49,10 +52,15 @@ def contenders(stagelink: Path, peers: Path) -> list[Contender]:
     engine = (str(stagelink), "bench", "engine")
     return [
         Contender("stagelink shm", (*engine, "--transport", "shm")),
-        Contender("stagelink unix", (*engine, "--transport", "unix")),
+        Contender("stagelink cma", (*engine, "--transport", "cma", *PRIVATE)),
+        Contender("stagelink unix", (*engine, "--transport", "unix", *PRIVATE)),
+        Contender("stagelink tcp", (*engine, "--transport", "tcp", *PRIVATE)),
         Contender("nixl", (python, str(HERE / "peers" / "nixl_peer.py"))),
+        Contender("nixl tcp", (*TCP, python, str(HERE / "peers" / "nixl_peer.py"))),
         Contender("mooncake", (python, str(HERE / "peers" / "mooncake_peer.py"))),
         Contender("ucx", (str(peers / "ucx_peer"),)),
+        Contender("ucx tcp", (*TCP, str(peers / "ucx_peer"))),
+        Contender("ucx debian", (str(peers / "ucx113_peer"),)),
     ]
 
 
@@ -99,11 +107,14 @@ def main() -> int:
     parser.add_argument("--stagelink", type=Path, default=ROOT / "build/release/stagelink")
     parser.add_argument("--peers", type=Path, default=ROOT / "build/peers-venv")
     parser.add_argument("--repetitions", type=int, default=20)
-    parser.add_argument("--suite", type=Path, help="rows of `bench suite engine` to print first")
+    parser.add_argument(
+        "--suite", type=Path, action="append", default=[],
+        help="rows of `bench suite` to print first; may be given again",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     args = parser.parse_args()
-    if args.suite:
-        print_suite(args.suite)
+    for suite in args.suite:
+        print_suite(suite)
     rows = measure_all(contenders(args.stagelink, args.peers), args.repetitions)
     print_rows(rows)
     if args.json:

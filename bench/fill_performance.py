@@ -1,6 +1,7 @@
 """Writes the tables of docs/performance.md from what the benchmarks printed.
 
 build/release/stagelink bench suite engine --json > build/bench/engine_suite.json
+build/release/stagelink bench suite network --json > build/bench/network_suite.json
 python3 bench/compare.py --json build/bench/peers.json
 python3 bench/fill_performance.py
 """
@@ -79,14 +80,19 @@ def replace(text: str, name: str, content: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suite", type=Path, default=RESULTS / "engine_suite.json")
+    parser.add_argument("--network", type=Path, default=RESULTS / "network_suite.json")
     parser.add_argument("--peers", type=Path, default=RESULTS / "peers.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
     text = args.page.read_text()
     text = replace(text, "machine", machine_line())
-    text = replace(text, "suite", suite_table(json.loads(args.suite.read_text())))
-    if args.peers.exists():
-        text = replace(text, "peers", peers_table(json.loads(args.peers.read_text())))
+    for name, path, table in (
+        ("suite", args.suite, suite_table),
+        ("network", args.network, suite_table),
+        ("peers", args.peers, peers_table),
+    ):
+        if path.exists():
+            text = replace(text, name, table(json.loads(path.read_text())))
     args.page.write_text(text)
     return 0
 

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "cli/bench/engine_bench.h"
-#include "cli/bench/engine_suite.h"
+#include "cli/bench/suites.h"
 #include "cli/bench/target/target_loop.h"
 #include "cli/commands.h"
 
@@ -16,7 +16,7 @@ namespace stagelink::cli {
 namespace {
 
 using bench::EngineBenchOptions;
-using bench::LocalMemory;
+using bench::MemoryKind;
 using bench::Op;
 using bench::SuiteContext;
 using bench::SuiteOptions;
@@ -35,9 +35,9 @@ int bench_engine(const EngineBenchOptions& options, bool json) {
 }
 
 // A row that does not hold is a finding, not a failure, unless the caller asked for it.
-int bench_suite(const SuiteOptions& options, bool json, bool strict) {
+int bench_suite(const std::string& name, const SuiteOptions& options, bool json, bool strict) {
   SuiteContext context(options);
-  const Status status = bench::run_engine_suite(context);
+  const Status status = bench::run_suite(name, context);
   fmt::print("{}\n",
              json ? bench::rows_as_json(context.rows()) : bench::rows_as_table(context.rows()));
   if (!status.ok()) return fail(status);
@@ -52,18 +52,23 @@ void add_engine(CLI::App& app, int& exit_code) {
     std::string block = "4KiB";
     std::string op = "read";
     std::string memory = "private";
+    std::string target_memory = "shareable";
     bool json = false;
     bool no_pin = false;
   };
   const auto args = std::make_shared<Arguments>();
   CLI::App* const command =
       app.add_subcommand("engine", "Read or write random blocks of another process's memory");
-  command->add_option("--transport", args->options.transport, "auto, shm or unix")
-      ->check(CLI::IsMember({"auto", "shm", "unix"}));
+  command
+      ->add_option("--transport", args->options.transport,
+                   "auto, shm (mapped memory), cma (the kernel's copy), unix or tcp (sockets)")
+      ->check(CLI::IsMember({"auto", "shm", "cma", "unix", "tcp"}));
   command->add_option("--block", args->block, "Size of a block, e.g. 4KiB");
   command->add_option("--blocks", args->options.shape.blocks, "Blocks in one batch");
   command->add_option("--op", args->op, "read or write")->check(CLI::IsMember({"read", "write"}));
   command->add_option("--memory", args->memory, "Local memory: private or shareable")
+      ->check(CLI::IsMember({"private", "shareable"}));
+  command->add_option("--target-memory", args->target_memory, "The same in the target process")
       ->check(CLI::IsMember({"private", "shareable"}));
   command->add_option("--repetitions", args->options.repetitions, "Undisturbed ones to keep")
       ->check(CLI::Range(1, 10000));
@@ -77,8 +82,11 @@ void add_engine(CLI::App& app, int& exit_code) {
     }
     args->options.shape.block_bytes = *block_bytes;
     args->options.op = args->op == "write" ? Op::kWrite : Op::kRead;
-    args->options.memory =
-        args->memory == "shareable" ? LocalMemory::kShareable : LocalMemory::kPrivate;
+    const auto kind_of = [](const std::string& text) {
+      return text == "shareable" ? MemoryKind::kShareable : MemoryKind::kPrivate;
+    };
+    args->options.memory = kind_of(args->memory);
+    args->options.target_memory = kind_of(args->target_memory);
     args->options.pin = !args->no_pin;
     exit_code = bench_engine(args->options, args->json);
   });
@@ -94,7 +102,9 @@ void add_suite(CLI::App& app, int& exit_code) {
   };
   const auto args = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("suite", "Measure every case that has a target");
-  command->add_option("name", args->suite, "engine")->required()->check(CLI::IsMember({"engine"}));
+  command->add_option("name", args->suite, "engine or network")
+      ->required()
+      ->check(CLI::IsMember({"engine", "network"}));
   command->add_option("--only", args->options.only, "One group of cases, e.g. copy");
   command->add_option("--repetitions", args->options.repetitions, "Undisturbed ones to keep")
       ->check(CLI::Range(1, 10000));
@@ -110,7 +120,7 @@ void add_suite(CLI::App& app, int& exit_code) {
   command->add_flag("--json", args->json, "Print a JSON list");
   command->callback([args, &exit_code] {
     args->options.pin = !args->no_pin;
-    exit_code = bench_suite(args->options, args->json, args->strict);
+    exit_code = bench_suite(args->suite, args->options, args->json, args->strict);
   });
 }
 

@@ -23,6 +23,8 @@ Examples:
   stagelink replay --trace conversation.jsonl --model deepseek-v3 --scale 1/8 --memory 2GiB
   stagelink replay --trace conversation.jsonl --rate 10 --prefill-ranks 2 --decode-ranks 2
   stagelink replay --trace conversation.jsonl --fault-seed 7 --json
+  stagelink replay --trace conversation.jsonl --role prefill --bind 10.0.0.1:7000 --peer 10.0.0.2:0
+  stagelink replay --trace conversation.jsonl --role decode --bind 10.0.0.2:0 --peer 10.0.0.1:7000
 
 Exit code: 0 if every request was served and every compared byte was right, 1 if not, 2 if the
 options or the trace are wrong, 130 if interrupted.)";
@@ -33,6 +35,8 @@ struct Texts {
   std::string checksum = "on";
   std::string memory;
   std::string timeout;
+  std::string role = "all";
+  std::string start_timeout;
 };
 
 void add_workload_options(CLI::App& command, ReplayOptions& options) {
@@ -74,9 +78,10 @@ void add_run_options(CLI::App& command, ReplayOptions& options, Texts& texts) {
       ->capture_default_str();
   command
       .add_option("--transport", options.transport,
-                  "shm: mapped memory only; unix: the socket only; auto: the best that works")
+                  "shm: mapped memory only; cma: private memory, copied by the kernel; unix, tcp: "
+                  "private memory, through a socket; auto: the best that works")
       ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "shm", "unix"}));
+      ->check(CLI::IsMember({"auto", "shm", "cma", "unix", "tcp"}));
   command.add_option("--mode", texts.mode, "read: decode pulls; write: prefill pushes")
       ->capture_default_str()
       ->check(CLI::IsMember({"read", "write"}));
@@ -108,6 +113,31 @@ void add_run_options(CLI::App& command, ReplayOptions& options, Texts& texts) {
       ->capture_default_str();
 }
 
+void add_half_options(CLI::App& command, ReplayOptions& options, Texts& texts) {
+  command
+      .add_option("--role", texts.role,
+                  "all: everything here; prefill, decode: this half, the other one runs elsewhere "
+                  "with the same options")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"all", "prefill", "decode"}));
+  command
+      .add_option("--bind", options.bind,
+                  "Address of this half: its engines listen there, the prefill half at this port")
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--peer", options.peer,
+                  "Address of the other half; the decode half connects to the prefill half's port")
+      ->type_name("HOST:PORT");
+  command
+      .add_option("--start-timeout", texts.start_timeout,
+                  "How long a half waits for the other one. Default: 60s")
+      ->type_name("DURATION");
+  command
+      .add_option("--secret-file", options.secret_file,
+                  "Halves and engines prove that they hold the same secret")
+      ->type_name("FILE");
+}
+
 void add_output_options(CLI::App& command, RunOutput& output) {
   command.add_flag("--json", output.json, "Print one JSON object instead of a table");
   command.add_option("--plot", output.plot, "Write a picture: batch time by size, throughput")
@@ -126,6 +156,12 @@ Status read_texts(const Texts& texts, ReplayOptions& options) {
   if (!texts.timeout.empty()) {
     SL_ASSIGN(options.timeout, parse_duration(texts.timeout));
   }
+  options.half = texts.role == "prefill"  ? replay::Half::kPrefill
+                 : texts.role == "decode" ? replay::Half::kDecode
+                                          : replay::Half::kAll;
+  if (!texts.start_timeout.empty()) {
+    SL_ASSIGN(options.start_timeout, parse_duration(texts.start_timeout));
+  }
   return {};
 }
 
@@ -143,6 +179,7 @@ void add_replay_command(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<Arguments>();
   add_workload_options(*command, arguments->options);
   add_run_options(*command, arguments->options, arguments->texts);
+  add_half_options(*command, arguments->options, arguments->texts);
   add_output_options(*command, arguments->output);
   command->callback([arguments, &exit_code] {
     if (const Status read = read_texts(arguments->texts, arguments->options); !read.ok()) {

@@ -12,13 +12,14 @@ namespace stagelink::cli::bench {
 namespace {
 
 const char* name_of(Op op) noexcept { return op == Op::kRead ? "read" : "write"; }
-const char* name_of(LocalMemory memory) noexcept {
-  return memory == LocalMemory::kPrivate ? "private" : "shareable";
+const char* name_of(MemoryKind memory) noexcept {
+  return memory == MemoryKind::kPrivate ? "private" : "shareable";
 }
 
 RigOptions rig_options(const EngineBenchOptions& options) {
   RigOptions out;
   if (options.transport != "auto") out.transports = {options.transport};
+  out.remote = options.target_memory;
   out.pin = options.pin;
   return out;
 }
@@ -37,6 +38,7 @@ std::string EngineBenchReport::json() const {
   return nlohmann::ordered_json{{"transport", options.transport},
                                 {"op", name_of(options.op)},
                                 {"memory", name_of(options.memory)},
+                                {"target_memory", name_of(options.target_memory)},
                                 {"block_bytes", options.shape.block_bytes},
                                 {"blocks", options.shape.blocks},
                                 {"repetitions", repetitions},
@@ -55,9 +57,10 @@ std::string EngineBenchReport::json() const {
 }
 
 std::string EngineBenchReport::table() const {
-  std::string out = fmt::format(
-      "{} of {} blocks of {} bytes over {}, {} memory\n", name_of(options.op), options.shape.blocks,
-      options.shape.block_bytes, options.transport, name_of(options.memory));
+  std::string out =
+      fmt::format("{} of {} blocks of {} bytes over {}, {} memory here, {} there\n",
+                  name_of(options.op), options.shape.blocks, options.shape.block_bytes,
+                  options.transport, name_of(options.memory), name_of(options.target_memory));
   out += fmt::format("  {}\n", route);
   out += fmt::format("  batch      p50 {:.1f} us, p99 {:.1f} us, {:.2f} GB/s\n", p50_us, p99_us,
                      gb_per_s());

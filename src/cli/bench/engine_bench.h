@@ -11,7 +11,8 @@ namespace stagelink::cli::bench {
 struct EngineBenchOptions {
   std::string transport = "auto";  // auto, or one of EngineOptions::transports.
   Op op = Op::kRead;
-  LocalMemory memory = LocalMemory::kPrivate;
+  MemoryKind memory = MemoryKind::kPrivate;  // Of the initiator.
+  MemoryKind target_memory = MemoryKind::kShareable;
   Shape shape{.block_bytes = 4096, .blocks = 4096};
   uint32_t repetitions = 20;
   bool pin = true;

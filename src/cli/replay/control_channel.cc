@@ -1,7 +1,9 @@
 #include "cli/replay/control_channel.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <string_view>
 #include <utility>
 
 #include <fcntl.h>
@@ -11,7 +13,34 @@
 
 namespace stagelink::cli::replay {
 
-ControlChannel::ControlChannel(UniqueFd socket) : socket_(std::move(socket)) {
+namespace {
+
+// Values within values. What is written about a value recurses as deep.
+constexpr size_t kMaxNesting = 16;
+
+size_t nesting(std::string_view line) noexcept {
+  size_t depth = 0;
+  size_t deepest = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == '\\' && quoted) {
+      ++i;
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == '[' || c == '{')) {
+      deepest = std::max(deepest, ++depth);
+    } else if (!quoted && (c == ']' || c == '}') && depth > 0) {
+      --depth;
+    }
+  }
+  return deepest;
+}
+
+}  // namespace
+
+ControlChannel::ControlChannel(UniqueFd socket, size_t max_line_bytes)
+    : socket_(std::move(socket)), max_line_bytes_(max_line_bytes) {
   const int flags = ::fcntl(socket_.get(), F_GETFL);
   ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK);
 }
@@ -39,7 +68,8 @@ bool ControlChannel::flush() {
 
 bool ControlChannel::fill() {
   std::array<char, 64 << 10> buffer;
-  while (!ended_) {
+  // What was not taken yet is bounded: the rest waits in the socket.
+  while (!ended_ && in_.size() - in_at_ <= max_line_bytes_) {
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
     if (got > 0) {
       in_.append(buffer.data(), static_cast<size_t>(got));
@@ -52,15 +82,21 @@ bool ControlChannel::fill() {
   return !ended_;
 }
 
+Status ControlChannel::too_long() const {
+  return Status(Reason::kFrame,
+                fmt::format("a control message is longer than {} bytes", max_line_bytes_));
+}
+
 Result<std::optional<ControlChannel::Json>> ControlChannel::next() {
   const size_t newline = in_.find('\n', in_at_);
   if (newline == std::string::npos) {
     in_.erase(0, std::exchange(in_at_, 0));
-    if (in_.size() > kMaxLineBytes) {
-      return Status(Reason::kFrame,
-                    fmt::format("a control message is longer than {} bytes", kMaxLineBytes));
-    }
+    if (in_.size() > max_line_bytes_) return too_long();
     return std::optional<Json>();
+  }
+  if (newline - in_at_ > max_line_bytes_) return too_long();
+  if (nesting(std::string_view(in_).substr(in_at_, newline - in_at_)) > kMaxNesting) {
+    return Status(Reason::kFrame, "a control message is nested too deep");
   }
   const auto begin = in_.cbegin() + static_cast<std::ptrdiff_t>(in_at_);
   const auto end = in_.cbegin() + static_cast<std::ptrdiff_t>(newline);

@@ -12,8 +12,8 @@
 
 namespace stagelink::cli::replay {
 
-// JSON objects, one a line, between the replay's parent and one of its ranks, over a stream socket
-// whose ends are both our own processes. Every message has a string "event".
+// JSON objects, one a line, over a stream socket: between the replay's parent and one of its ranks,
+// or between the parents of two halves. Every message has a string "event".
 //
 // Thread-safety: one thread.
 class ControlChannel {
@@ -21,7 +21,8 @@ class ControlChannel {
   using Json = nlohmann::json;
   static constexpr size_t kMaxLineBytes = 4 << 20;
 
-  explicit ControlChannel(UniqueFd socket);  // Makes it non-blocking.
+  // Makes the socket non-blocking. A line from the other end may have so many bytes.
+  explicit ControlChannel(UniqueFd socket, size_t max_line_bytes = kMaxLineBytes);
 
   int fd() const noexcept { return socket_.get(); }
   bool wants_write() const noexcept { return !out_.empty(); }
@@ -36,7 +37,10 @@ class ControlChannel {
   bool ended() const noexcept { return ended_; }
 
  private:
+  Status too_long() const;
+
   UniqueFd socket_;
+  size_t max_line_bytes_;
   std::string in_;
   size_t in_at_ = 0;
   std::string out_;

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <poll.h>
 
-#include "base/runtime_dir.h"
 #include "cli/replay/interrupt.h"
+#include "cli/replay/rank_process.h"
 
 namespace stagelink::cli::replay {
 namespace {
@@ -19,21 +19,16 @@ constexpr auto kStartTimeout = std::chrono::seconds(60);
 constexpr auto kStartPerGiB = std::chrono::seconds(10);  // Memory is touched at the start.
 constexpr auto kStopTimeout = std::chrono::seconds(10);
 constexpr auto kLongestTurn = std::chrono::milliseconds(100);
+constexpr size_t kMostLines = 100;  // Of notes, and of failures.
 constexpr auto kPingInterval = std::chrono::seconds(1);
 // Beyond the time that a rank may wait for a transfer: it may have to fill or check a large
 // request.
 constexpr auto kSilence = std::chrono::seconds(20);
 
-// The sockets and counters of ranks that were killed.
-void remove_traces(const std::string& runtime_dir) {
-  for (const std::string& dir : runtime_dir_candidates(runtime_dir)) {
-    if (reclaim_dead_entries(dir) > 0) remove_if_empty(dir);
-  }
-}
-
 }  // namespace
 
-Coordinator::Coordinator(const RunPlan& plan) : plan_(plan) {
+Coordinator::Coordinator(const RunPlan& plan, RankStarter& prefill)
+    : plan_(plan), prefill_(prefill) {
   for (const Role role : {Role::kPrefill, Role::kDecode}) {
     const uint32_t ranks =
         role == Role::kPrefill ? plan.base.prefill_ranks : plan.base.decode_ranks;
@@ -70,7 +65,8 @@ Status Coordinator::start_all() {
 }
 
 Status Coordinator::start(Slot& slot) {
-  SL_ASSIGN(slot.process, RankProcess::start(slot.config));
+  RankStarter& starter = slot.is_decode() ? decode_ : prefill_;
+  SL_ASSIGN(slot.process, starter.start(slot.config));
   slot.ready = false;
   slot.last_heard = Clock::now();
   return {};
@@ -109,8 +105,8 @@ void Coordinator::turn(Duration patience) {
   std::vector<pollfd> fds;
   fds.reserve(slots_.size());
   for (const Slot& slot : slots_) {
-    const int fd = slot.process ? slot.process->channel().fd() : -1;
-    const bool writes = slot.process && slot.process->channel().wants_write();
+    const int fd = slot.process ? slot.process->fd() : -1;
+    const bool writes = slot.process && slot.process->wants_write();
     fds.push_back({fd, static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
   ::poll(fds.data(), fds.size(), Deadline::in(patience).left_ms());
@@ -120,11 +116,9 @@ void Coordinator::turn(Duration patience) {
 }
 
 void Coordinator::take_events(Slot& slot) {
-  ControlChannel& channel = slot.process->channel();
-  channel.flush();
-  channel.fill();
+  slot.process->pump();
   for (;;) {
-    auto event = channel.next();
+    auto event = slot.process->next();
     if (!event.ok()) {
       fail(fmt::format("{}: {}", slot.process->name(), event.status().message()));
       slot.process->kill();
@@ -138,7 +132,7 @@ void Coordinator::take_events(Slot& slot) {
       fail(fmt::format("{}: malformed event: {}", slot.process->name(), error.what()));
     }
   }
-  if (channel.ended()) on_end(slot);
+  if (slot.process->ended()) on_end(slot);
 }
 
 void Coordinator::take(Slot& slot, const Json& event) {
@@ -153,7 +147,7 @@ void Coordinator::take(Slot& slot, const Json& event) {
         fmt::format("{}: {}", slot.process->name(), event.at("message").get<std::string>());
     slot.failed_to_start = !slot.ready;
     if (slot.ready) {
-      record_.notes.push_back(what);
+      note(what);
     } else {
       fail(what);
     }
@@ -176,7 +170,7 @@ void Coordinator::on_ready(Slot& slot, const Json& event) {
 }
 
 void Coordinator::introduce(const Slot& prefill, Slot& decode) {
-  decode.process->channel().send(
+  decode.process->send(
       {{"event", "peer"}, {"rank", prefill.config.rank}, {"descriptor", prefill.descriptor}});
 }
 
@@ -197,7 +191,7 @@ void Coordinator::on_end(Slot& slot) {
     aborted_ = true;
     return;
   }
-  record_.notes.push_back(fmt::format("{} {}, and was started again", name, ending));
+  note(fmt::format("{} {}, and was started again", name, ending));
   restart(slot);
 }
 
@@ -216,7 +210,7 @@ void Coordinator::bury(Slot& slot) {
 void Coordinator::announce_gone(const Slot& decode) {
   for (Slot& other : slots_) {
     if (other.is_decode() || !other.process) continue;
-    other.process->channel().send({{"event", "peer_gone"}, {"rank", decode.config.rank}});
+    other.process->send({{"event", "peer_gone"}, {"rank", decode.config.rank}});
   }
 }
 
@@ -238,11 +232,11 @@ void Coordinator::watch() {
     if (!slot.process) continue;
     const auto silent = now - slot.last_heard;
     if (silent > (slot.ready ? plan_.base.timeout + kSilence : start_timeout())) {
-      record_.notes.push_back(fmt::format("{} has been silent for {} s", slot.process->name(),
-                                          silent / std::chrono::seconds(1)));
+      note(fmt::format("{} has been silent for {} s", slot.process->name(),
+                       silent / std::chrono::seconds(1)));
       slot.process->kill();
     } else if (slot.ready) {
-      slot.process->channel().send({{"event", "ping"}});
+      slot.process->send({{"event", "ping"}});
     }
   }
 }
@@ -259,11 +253,11 @@ void Coordinator::hand_out() {
       slot.queued.pop_front();
       slot.open.push_back(index);
       const TraceRequest& request = plan_.workload.requests[index];
-      slot.process->channel().send({{"event", "request"},
-                                    {"request", index},
-                                    {"prefill_rank", plan_.prefill_rank_of(index)},
-                                    {"tokens", request.input_tokens},
-                                    {"ids", request.hash_ids}});
+      slot.process->send({{"event", "request"},
+                          {"request", index},
+                          {"prefill_rank", plan_.prefill_rank_of(index)},
+                          {"tokens", request.input_tokens},
+                          {"ids", request.hash_ids}});
     }
   }
 }
@@ -302,7 +296,7 @@ void Coordinator::stop(Role role) {
   const Deadline deadline = Deadline::in(kStopTimeout);
   const auto runs = [role](const Slot& slot) { return slot.process && slot.config.role == role; };
   for (Slot& slot : slots_) {
-    if (runs(slot)) slot.process->channel().send({{"event", "stop"}});
+    if (runs(slot)) slot.process->send({{"event", "stop"}});
   }
   while (std::ranges::any_of(slots_, runs) && !deadline.passed()) turn(kLongestTurn);
   for (Slot& slot : slots_) {
@@ -312,6 +306,12 @@ void Coordinator::stop(Role role) {
   }
 }
 
-void Coordinator::fail(std::string what) { record_.failures.push_back(std::move(what)); }
+void Coordinator::fail(std::string what) {
+  if (record_.failures.size() < kMostLines) record_.failures.push_back(std::move(what));
+}
+
+void Coordinator::note(std::string what) {
+  if (record_.notes.size() < kMostLines) record_.notes.push_back(std::move(what));
+}
 
 }  // namespace stagelink::cli::replay

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/replay/rank_process.h"
+#include "cli/replay/rank_handle.h"
 #include "cli/replay/report/progress.h"
 #include "cli/replay/run_plan.h"
 #include "cli/replay/run_record.h"
@@ -15,15 +15,17 @@
 
 namespace stagelink::cli::replay {
 
-// The parent of a run: starts the ranks, hands out the requests, watches over the processes and
-// gathers what they report. A rank that dies or falls silent is started again, at most `retries`
-// times, and its open requests are handed out once more. Nothing here waits without a deadline, and
-// however the run ends, no process stays.
+// The parent of a run: has the ranks started, hands out the requests, watches over the processes
+// and gathers what they report. A rank that dies or falls silent is started again, at most
+// `retries` times, and its open requests are handed out once more. Nothing here waits without a
+// deadline, and however the run ends, no process stays.
 //
 // Thread-safety: one thread.
 class Coordinator {
  public:
-  explicit Coordinator(const RunPlan& plan);
+  // `prefill` starts the prefill ranks, here or in the other half of the run; decode ranks run
+  // here. It outlives this object.
+  Coordinator(const RunPlan& plan, RankStarter& prefill);
 
   // Failures of the run are part of the record; a Status means that it could not begin.
   Result<RunRecord> run(Progress& progress);
@@ -32,7 +34,7 @@ class Coordinator {
   using Clock = std::chrono::steady_clock;
   struct Slot {
     RankConfig config;
-    std::unique_ptr<RankProcess> process;
+    std::unique_ptr<RankHandle> process;
     bool ready = false;
     bool failed_to_start = false;  // And said why.
     std::string descriptor;        // Hex; of its present life.
@@ -66,8 +68,11 @@ class Coordinator {
   Duration until_due() const;
   bool finished() const;
   void fail(std::string what);
+  void note(std::string what);
 
   const RunPlan& plan_;
+  RankStarter& prefill_;
+  LocalRanks decode_;
   std::vector<Slot> slots_;
   RunRecord record_;
   std::string runtime_dir_;

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "engine/batch/plan.h"
+
 namespace stagelink::cli::replay {
 namespace {
 
@@ -17,10 +19,12 @@ constexpr double kMaxFailing = 0.1;
 constexpr double kMillion = 1e6;
 constexpr auto kTimeout = std::chrono::seconds(3);
 
-// The engine draws once for each slice.
+// The engine draws once for each slice, or frame.
 double slices(uint64_t blocks, const RankConfig& config) {
   const uint64_t bytes = blocks * config.layout.block_bytes();
-  return std::ceil(static_cast<double>(bytes) / static_cast<double>(EngineOptions{}.slice_bytes));
+  uint64_t slice_bytes = EngineOptions{}.slice_bytes;
+  if (config.transports.front() == "cma") slice_bytes *= engine::kCmaSliceFactor;
+  return std::ceil(static_cast<double>(bytes) / static_cast<double>(slice_bytes));
 }
 
 uint32_t ppm(double rate) {

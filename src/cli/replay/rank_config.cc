@@ -19,10 +19,16 @@ std::string_view name_of(Verify verify) noexcept {
   return verify == Verify::kFull ? "full" : verify == Verify::kSample ? "sample" : "off";
 }
 
+bool RankConfig::maps() const noexcept {
+  return std::find(transports.begin(), transports.end(), "shm") != transports.end();
+}
+
 Result<EngineOptions> RankConfig::engine_options() const {
   SL_ASSIGN(auto options, config::load_engine_options({}));
   options.name = fmt::format("replay-{}-{}", name_of(role), rank);
   options.transports = transports;
+  if (!bind.empty()) options.bind = bind;
+  if (!secret_file.empty()) options.secret_file = secret_file;
   options.transfer_timeout = timeout;
   options.connect_timeout = timeout;
   options.max_ranges = std::max(options.max_ranges, largest_request * layout.planes());
@@ -50,6 +56,8 @@ Json to_json(const RankConfig& config) {
             layout.pool_blocks}},
           {"largest_request", config.largest_request},
           {"transports", config.transports},
+          {"bind", config.bind},
+          {"secret_file", config.secret_file},
           {"timeout_ns", config.timeout.count()},
           {"fault_seed", config.fault_seed},
           {"fault_ppm",
@@ -75,6 +83,8 @@ Result<RankConfig> rank_config_from(const Json& json) {
     for (size_t i = 0; i < std::size(fields); ++i) json.at("layout").at(i).get_to(*fields[i]);
     json.at("largest_request").get_to(config.largest_request);
     json.at("transports").get_to(config.transports);
+    json.at("bind").get_to(config.bind);
+    json.at("secret_file").get_to(config.secret_file);
     config.timeout = Duration(json.at("timeout_ns").get<int64_t>());
     json.at("fault_seed").get_to(config.fault_seed);
     json.at("fault_ppm").at(0).get_to(config.fault_drop_ppm);

@@ -36,7 +36,9 @@ struct RankConfig {
   uint32_t limit_every = 1;      // Measure the limit at every n-th request; 0: never.
   Layout layout;                 // Of this rank's pool.
   uint32_t largest_request = 0;  // In blocks.
-  std::vector<std::string> transports = {"shm", "unix"};
+  std::vector<std::string> transports = EngineOptions().transports;
+  std::string bind;         // Of the engine; empty: as the user's configuration says.
+  std::string secret_file;  // The same.
   Duration timeout = std::chrono::seconds(10);  // Of one transfer, and of one answer of a peer.
   uint64_t fault_seed = 0;
   uint32_t fault_drop_ppm = 0;
@@ -46,6 +48,8 @@ struct RankConfig {
 
   // The side that asks the engine to move bytes, and so may use private memory.
   bool initiates() const noexcept { return (role == Role::kDecode) == (mode == Mode::kRead); }
+  // Without shm the pools are as private as a host's own memory.
+  bool maps() const noexcept;
   // Those of the user's environment and configuration file, but for what the run decides.
   Result<EngineOptions> engine_options() const;
 };

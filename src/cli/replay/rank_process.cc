@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/runtime_dir.h"
+
 namespace stagelink::cli::replay {
 namespace {
 
@@ -46,6 +48,12 @@ std::string describe_ending(int status) {
 
 }  // namespace
 
+void remove_traces(const std::string& runtime_dir) {
+  for (const std::string& dir : runtime_dir_candidates(runtime_dir)) {
+    if (reclaim_dead_entries(dir) > 0) remove_if_empty(dir);
+  }
+}
+
 Result<std::unique_ptr<RankProcess>> RankProcess::start(const RankConfig& config) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -73,6 +81,16 @@ Result<std::unique_ptr<RankProcess>> RankProcess::start(const RankConfig& config
 
 RankProcess::RankProcess(std::string name, pid_t pid, UniqueFd pidfd, ControlChannel channel)
     : name_(std::move(name)), pid_(pid), pidfd_(std::move(pidfd)), channel_(std::move(channel)) {}
+
+void RankProcess::pump() {
+  channel_.flush();
+  channel_.fill();
+}
+
+Result<std::unique_ptr<RankHandle>> LocalRanks::start(const RankConfig& config) {
+  SL_ASSIGN(auto process, RankProcess::start(config));
+  return std::unique_ptr<RankHandle>(std::move(process));
+}
 
 RankProcess::~RankProcess() {
   kill();

@@ -9,35 +9,40 @@
 #include "base/unique_fd.h"
 #include "cli/replay/control_channel.h"
 #include "cli/replay/rank_config.h"
+#include "cli/replay/rank_handle.h"
 #include "stagelink/result.h"
 
 namespace stagelink::cli::replay {
+
+// Removes the sockets and counters of ranks that were killed.
+void remove_traces(const std::string& runtime_dir);
 
 // One rank: a child process that runs this same program, and the channel to it. It dies with its
 // parent. Destroying the object kills it, if it still runs, and reaps it.
 //
 // Thread-safety: one thread.
-class RankProcess {
+class RankProcess final : public RankHandle {
  public:
   // Starts the process and sends it its configuration. Errors: limit (nofile), invalid_state
   // (system).
   static Result<std::unique_ptr<RankProcess>> start(const RankConfig& config);
   RankProcess(const RankProcess&) = delete;
   RankProcess& operator=(const RankProcess&) = delete;
-  ~RankProcess();
+  ~RankProcess() override;
 
-  const std::string& name() const noexcept { return name_; }  // "prefill rank 0 (pid 4711)"
+  const std::string& name() const noexcept override { return name_; }
   pid_t pid() const noexcept { return pid_; }
-  ControlChannel& channel() noexcept { return channel_; }
-  // Readable once the process has ended.
-  int pidfd() const noexcept { return pidfd_.get(); }
 
-  void kill() noexcept;
-  // Waits for the end, at most until the deadline; then kills. Says how it ended: "exited with
-  // code 3", "was killed by signal 9 (Killed)". Once reaped, the same answer again.
-  const std::string& reap(const Deadline& deadline);
-  // It ended by itself and with code 0. Only after reap().
-  bool ended_well() const noexcept { return ended_well_; }
+  int fd() const noexcept override { return channel_.fd(); }
+  bool wants_write() const noexcept override { return channel_.wants_write(); }
+  void pump() override;
+  void send(const nlohmann::json& message) override { channel_.send(message); }
+  Result<std::optional<nlohmann::json>> next() override { return channel_.next(); }
+  bool ended() const noexcept override { return channel_.ended(); }
+
+  void kill() noexcept override;
+  const std::string& reap(const Deadline& deadline) override;
+  bool ended_well() const noexcept override { return ended_well_; }
 
  private:
   RankProcess(std::string name, pid_t pid, UniqueFd pidfd, ControlChannel channel);

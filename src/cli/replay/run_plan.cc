@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/endpoint.h"
 #include "cli/replay/faults.h"
 #include "cli/replay/workload/model.h"
 
@@ -42,9 +43,38 @@ Status check_ranges(const ReplayOptions& options) {
 }
 
 Result<std::vector<std::string>> transports_of(const std::string& name) {
-  if (name == "auto") return std::vector<std::string>{"shm", "unix"};
-  if (name == "shm" || name == "unix") return std::vector<std::string>{name};
-  return bad_option("transport", fmt::format("\"{}\" is none of auto, shm, unix", name));
+  if (name == "auto") return EngineOptions().transports;
+  for (const char* known : {"shm", "cma", "unix", "tcp"}) {
+    if (name == known) return std::vector<std::string>{name};
+  }
+  return bad_option("transport", fmt::format("\"{}\" is none of auto, shm, cma, unix, tcp", name));
+}
+
+// The halves' addresses: of this half, where its engines listen too, and of the other.
+Status check_half(const ReplayOptions& options, RankConfig& base) {
+  const bool alone = options.half == Half::kAll;
+  if (alone && !options.peer.empty())
+    return bad_option("peer", "only with --role prefill or decode");
+  if (alone && !options.bind.empty())
+    return bad_option("bind", "only with --role prefill or decode");
+  if (alone) return {};
+  const Result<Endpoint> bind = parse_endpoint(options.bind);
+  if (!bind.ok()) return bad_option("bind", std::string(bind.status().message()));
+  const Result<Endpoint> peer = parse_endpoint(options.peer);
+  if (!peer.ok()) return bad_option("peer", std::string(peer.status().message()));
+  if ((*peer).wildcard()) {
+    return bad_option("peer", fmt::format("{} is no address of one host", options.peer));
+  }
+  if (options.half == Half::kPrefill && (*bind).port == 0) {
+    return bad_option("bind", "the prefill half listens there and needs a port");
+  }
+  if (options.half == Half::kDecode && (*peer).port == 0) {
+    return bad_option("peer", "the port of the prefill half's --bind is missing");
+  }
+  if (options.start_timeout <= Duration::zero())
+    return bad_option("start-timeout", "must be above 0");
+  base.bind = Endpoint{(*bind).host, 0}.to_string();
+  return {};
 }
 
 uint64_t available_memory() {
@@ -82,8 +112,7 @@ Status size_pools(RunPlan& plan) {
     return Status(Reason::kNoSpace,
                   fmt::format("the pools of {} ranks need {:.1f} GiB together, {:.1f} GiB are "
                               "available: lower --scale, --memory, --requests or the ranks",
-                              plan.base.prefill_ranks + plan.base.decode_ranks,
-                              static_cast<double>(plan.memory_needed()) / kGiB,
+                              plan.ranks_here(), static_cast<double>(plan.memory_needed()) / kGiB,
                               static_cast<double>(available) / kGiB));
   }
   return {};
@@ -101,6 +130,10 @@ Result<Layout> layout_of(const ReplayOptions& options, const ModelGeometry& mode
 
 }  // namespace
 
+std::string_view name_of(Half half) noexcept {
+  return half == Half::kAll ? "all" : half == Half::kPrefill ? "prefill" : "decode";
+}
+
 Result<RunPlan> make_plan(const ReplayOptions& options) {
   SL_TRY(check_ranges(options));
   SL_ASSIGN(const auto model, find_model(options.model));
@@ -111,6 +144,8 @@ Result<RunPlan> make_plan(const ReplayOptions& options) {
   RankConfig& base = plan.base;
   SL_ASSIGN(base.layout, layout_of(options, model));
   SL_ASSIGN(base.transports, transports_of(options.transport));
+  SL_TRY(check_half(options, base));
+  base.secret_file = options.secret_file;
   if (options.trace.empty()) {
     plan.workload = built_in_workload(options.seed);
   } else {
@@ -137,8 +172,14 @@ Result<RunPlan> make_plan(const ReplayOptions& options) {
 
 uint64_t RunPlan::memory_needed() const noexcept {
   // A decode rank also has the two regions between which the limit is measured.
-  const uint64_t pools = base.prefill_ranks + base.decode_ranks * 3;
-  return pools * base.layout.pool_bytes();
+  const uint64_t prefill = options.half == Half::kDecode ? 0 : base.prefill_ranks;
+  const uint64_t decode = options.half == Half::kPrefill ? 0 : base.decode_ranks;
+  return (prefill + decode * 3) * base.layout.pool_bytes();
+}
+
+uint32_t RunPlan::ranks_here() const noexcept {
+  return (options.half == Half::kDecode ? 0 : base.prefill_ranks) +
+         (options.half == Half::kPrefill ? 0 : base.decode_ranks);
 }
 
 uint32_t RunPlan::decode_rank_of(uint32_t request) const noexcept {

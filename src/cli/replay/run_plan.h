@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/replay/rank_config.h"
@@ -9,6 +10,11 @@
 #include "stagelink/result.h"
 
 namespace stagelink::cli::replay {
+
+// Which ranks this process runs. The halves of one run may be on different hosts.
+enum class Half : uint8_t { kAll, kPrefill, kDecode };
+
+std::string_view name_of(Half half) noexcept;
 
 // What the user asked for, as typed.
 struct ReplayOptions {
@@ -31,6 +37,11 @@ struct ReplayOptions {
   Duration timeout = Duration::zero();  // 0: 10 s, or 3 s with faults.
   uint64_t fault_seed = 0;
   uint64_t seed = 1;  // Of the built-in workload.
+  Half half = Half::kAll;
+  std::string bind;  // host:port of this half, and of the other one; empty with kAll.
+  std::string peer;
+  Duration start_timeout = std::chrono::seconds(60);  // For the halves to meet.
+  std::string secret_file;                            // Empty: that of the engine's options.
 };
 
 // What will be run: everything checked, every size known.
@@ -43,7 +54,8 @@ struct RunPlan {
   RankConfig base;  // Of every rank but for role and number.
   uint32_t in_flight = 1;
 
-  uint64_t memory_needed() const noexcept;  // Of all processes together.
+  uint64_t memory_needed() const noexcept;  // Of all processes here together.
+  uint32_t ranks_here() const noexcept;
   uint32_t decode_rank_of(uint32_t request) const noexcept;
   uint32_t prefill_rank_of(uint32_t request) const noexcept;
 };

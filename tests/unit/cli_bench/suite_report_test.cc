@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/engine_suite.h"
+#include "cli/bench/suites.h"
 
 namespace stagelink::cli::bench {
 namespace {
@@ -51,9 +51,12 @@ TEST(SuiteTest, UnknownGroupIsRefusedWithTheNamesThatExist) {
   SuiteOptions options;
   options.only = "copies";
   SuiteContext context(options);
-  const Status status = run_engine_suite(context);
+  const Status status = run_suite("engine", context);
   EXPECT_EQ(status.code(), Code::kInvalidArgument);
   EXPECT_NE(status.message().find("layers"), std::string_view::npos);
+  const Status other = run_suite("network", context);
+  EXPECT_EQ(other.code(), Code::kInvalidArgument);
+  EXPECT_NE(other.message().find("many-peers"), std::string_view::npos);
 }
 
 }  // namespace

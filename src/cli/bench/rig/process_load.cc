@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 namespace stagelink::cli::bench {
@@ -63,6 +64,23 @@ uint64_t resident_bytes() {
   uint64_t resident_pages = 0;
   file >> total_pages >> resident_pages;
   return resident_pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+uint64_t memory_share_bytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  std::string word;
+  while (file >> word) {
+    uint64_t kib = 0;
+    if (word == "Pss:" && file >> kib) return kib << 10;
+  }
+  return 0;
+}
+
+void raise_file_limit() noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 double now_us() noexcept { return clock_us(CLOCK_MONOTONIC); }

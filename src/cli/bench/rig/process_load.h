@@ -22,6 +22,11 @@ double queue_wait_us(pid_t process);
 
 // Resident memory of this process, in bytes.
 uint64_t resident_bytes();
+// The same, with shared pages divided among their users (Pss); 0 if the kernel does not tell.
+uint64_t memory_share_bytes();
+
+// Lets this process open as many files as the system allows it at most.
+void raise_file_limit() noexcept;
 
 double now_us() noexcept;
 

@@ -26,7 +26,9 @@ Result<std::unique_ptr<Rig>> Rig::create(const RigOptions& options) {
     target.core = kTargetCore;
   }
   SL_ASSIGN(rig->target_, TargetProcess::start(target));
-  SL_ASSIGN(rig->remote_, rig->target_->allocate(kRegionBytes));
+  SL_ASSIGN(rig->remote_, options.remote == MemoryKind::kShareable
+                              ? rig->target_->allocate(kRegionBytes)
+                              : rig->target_->register_private(kRegionBytes));
   SL_ASSIGN(PrivateMemory memory, PrivateMemory::create(kRegionBytes));
   rig->private_memory_.emplace(std::move(memory));
 
@@ -43,11 +45,11 @@ Result<std::unique_ptr<Rig>> Rig::create(const RigOptions& options) {
   return rig;
 }
 
-Result<Session*> Rig::session(LocalMemory kind) {
+Result<Session*> Rig::session(MemoryKind kind) {
   std::optional<Session>& slot =
-      kind == LocalMemory::kPrivate ? private_session_ : shareable_session_;
+      kind == MemoryKind::kPrivate ? private_session_ : shareable_session_;
   if (slot) return &*slot;
-  if (kind == LocalMemory::kShareable && !shareable_region_) {
+  if (kind == MemoryKind::kShareable && !shareable_region_) {
     SL_ASSIGN(Region region, engine_->allocate(kRegionBytes));
     shareable_region_.emplace(std::move(region));
   }
@@ -57,7 +59,7 @@ Result<Session*> Rig::session(LocalMemory kind) {
   return &*slot;
 }
 
-Status Rig::prepare(Op op, LocalMemory kind) {
+Status Rig::prepare(Op op, MemoryKind kind) {
   if (op == Op::kRead) return target_->fill(remote_.number, kRemoteSalt);
   SL_TRY(session(kind).status());
   fill_content(local(kind).bytes(), kLocalSalt);
@@ -78,7 +80,7 @@ Contender Rig::contender(Session& session, Op op) {
   };
 }
 
-Status Rig::verify(Op op, LocalMemory kind, const Shape& shape) {
+Status Rig::verify(Op op, MemoryKind kind, const Shape& shape) {
   SL_ASSIGN(Session * opened, session(kind));
   const Picks picks = make_picks(shape, kVerifySeed);
   if (op == Op::kRead) {
@@ -97,7 +99,7 @@ Status Rig::verify(Op op, LocalMemory kind, const Shape& shape) {
                             shape.blocks, shape.block_bytes));
 }
 
-Result<uint64_t> Rig::count_right(Op op, LocalMemory kind, const Shape& shape, const Picks& picks) {
+Result<uint64_t> Rig::count_right(Op op, MemoryKind kind, const Shape& shape, const Picks& picks) {
   if (op == Op::kWrite) {
     return target_->count_right(remote_.number, shape, kVerifySeed, kLocalSalt);
   }

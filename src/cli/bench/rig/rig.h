@@ -15,11 +15,12 @@
 namespace stagelink::cli::bench {
 
 enum class Op : uint8_t { kRead, kWrite };
-enum class LocalMemory : uint8_t { kPrivate, kShareable };
+enum class MemoryKind : uint8_t { kPrivate, kShareable };
 
 struct RigOptions {
-  std::vector<std::string> transports = {"shm", "unix"};
-  bool pin = true;  // This process to core 0, the target to core 1.
+  std::vector<std::string> transports = EngineOptions{}.transports;
+  MemoryKind remote = MemoryKind::kShareable;  // The kind of the target's region.
+  bool pin = true;                             // This process to core 0, the target to core 1.
 };
 
 inline constexpr int kInitiatorCore = 0;
@@ -40,24 +41,25 @@ class Rig {
   Peer& peer() noexcept { return *peer_; }
   TargetProcess& target() noexcept { return *target_; }
   const RegionDesc& remote() const noexcept { return remote_.descriptor; }
-  const Region& local(LocalMemory kind) const noexcept {
-    return kind == LocalMemory::kPrivate ? *private_region_ : *shareable_region_;
+  uint64_t remote_number() const noexcept { return remote_.number; }
+  const Region& local(MemoryKind kind) const noexcept {
+    return kind == MemoryKind::kPrivate ? *private_region_ : *shareable_region_;
   }
 
   // A session from local memory of a kind to the target's region. Opened on first use.
-  Result<Session*> session(LocalMemory kind);
+  Result<Session*> session(MemoryKind kind);
 
   // Puts known content where `op` takes its bytes from.
-  Status prepare(Op op, LocalMemory kind);
+  Status prepare(Op op, MemoryKind kind);
   // The engine, as a contender. The session must outlive it.
   static Contender contender(Session& session, Op op);
   // Moves one more repetition into poisoned blocks and compares every byte. Errors: corrupt, with
   // the count of wrong blocks.
-  Status verify(Op op, LocalMemory kind, const Shape& shape);
+  Status verify(Op op, MemoryKind kind, const Shape& shape);
 
  private:
   Rig() = default;
-  Result<uint64_t> count_right(Op op, LocalMemory kind, const Shape& shape, const Picks& picks);
+  Result<uint64_t> count_right(Op op, MemoryKind kind, const Shape& shape, const Picks& picks);
 
   // Members end in reverse order: sessions before regions before memory, the target last.
   std::unique_ptr<TargetProcess> target_;

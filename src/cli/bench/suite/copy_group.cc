@@ -25,17 +25,17 @@ constexpr std::array kCases = {
 constexpr double kPrivateTarget = 1.0;
 constexpr double kShareableTarget = 0.95;
 
-Status run_case(SuiteContext& context, const CopyCase& item, Op op, LocalMemory memory) {
+Status run_case(SuiteContext& context, const CopyCase& item, Op op, MemoryKind memory) {
   SL_ASSIGN(Rig* const rig, context.rig());
   SL_ASSIGN(CopyLimit* const limit, context.limit());
   SL_ASSIGN(Session* const session, rig->session(memory));
   const bool streaming =
-      op == Op::kRead && memory == LocalMemory::kPrivate && item.streaming_target > 0;
+      op == Op::kRead && memory == MemoryKind::kPrivate && item.streaming_target > 0;
   std::vector<Contender> contenders = {Rig::contender(*session, op), limit->plain()};
   if (streaming) contenders.push_back(limit->streaming());
 
   std::string name = item.name;
-  if (memory == LocalMemory::kShareable) name += "-alloc";
+  if (memory == MemoryKind::kShareable) name += "-alloc";
   if (op == Op::kWrite) name += "-write";
   SL_ASSIGN(const Measurement measured, measure(item.shape, contenders, context.measure_options()));
   SuiteContext::warn_if_disturbed(name, measured);
@@ -45,7 +45,7 @@ Status run_case(SuiteContext& context, const CopyCase& item, Op op, LocalMemory 
                .value = measured.median_us(1) / ours_us,
                .unit = "x",
                .goal = Goal::kAtLeast,
-               .target = memory == LocalMemory::kPrivate ? kPrivateTarget : kShareableTarget});
+               .target = memory == MemoryKind::kPrivate ? kPrivateTarget : kShareableTarget});
   if (streaming) {
     context.add({.name = name + "-nt",
                  .value = measured.median_us(2) / ours_us,
@@ -61,7 +61,7 @@ Status run_case(SuiteContext& context, const CopyCase& item, Op op, LocalMemory 
 Status run_copy_group(SuiteContext& context) {
   SL_ASSIGN(Rig* const rig, context.rig());
   for (const Op op : {Op::kRead, Op::kWrite}) {
-    for (const LocalMemory memory : {LocalMemory::kPrivate, LocalMemory::kShareable}) {
+    for (const MemoryKind memory : {MemoryKind::kPrivate, MemoryKind::kShareable}) {
       SL_TRY(rig->prepare(op, memory));
       for (const CopyCase& item : kCases) SL_TRY(run_case(context, item, op, memory));
     }

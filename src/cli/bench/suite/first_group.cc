@@ -18,7 +18,7 @@ Result<double> first_against_warm(Rig& rig, uint64_t round) {
   EngineOptions options;
   options.name = "bench-first";
   SL_ASSIGN(const std::unique_ptr<Engine> engine, Engine::create(options));
-  const std::span<std::byte> bytes = rig.local(LocalMemory::kPrivate).bytes();
+  const std::span<std::byte> bytes = rig.local(MemoryKind::kPrivate).bytes();
   SL_ASSIGN(const Region region, engine->register_memory(bytes.data(), bytes.size()));
   SL_ASSIGN(Peer peer, engine->connect(std::span(rig.target().descriptor())));
   const std::array<const Region*, 1> regions = {&region};

@@ -38,7 +38,7 @@ double target_cpu_while_idle(Rig& rig) {
 
 Status run_hot_path_group(SuiteContext& context) {
   SL_ASSIGN(Rig* const rig, context.rig());
-  SL_ASSIGN(Session* const session, rig->session(LocalMemory::kPrivate));
+  SL_ASSIGN(Session* const session, rig->session(MemoryKind::kPrivate));
   const double idle = target_cpu_while_idle(*rig);
   SL_ASSIGN(const double busy, target_cpu_while_read(*rig, *session));
   context.add({.name = "hot-path",

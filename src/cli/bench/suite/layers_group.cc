@@ -84,7 +84,7 @@ Result<std::vector<RegionDesc>> allocate_layers(Rig& rig) {
 
 // A region of each layer, in the one private region.
 Result<std::vector<Region>> register_views(Rig& rig) {
-  std::byte* const base = rig.local(LocalMemory::kPrivate).bytes().data();
+  std::byte* const base = rig.local(MemoryKind::kPrivate).bytes().data();
   std::vector<Region> views;
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     SL_ASSIGN(Region view, rig.engine().register_memory(base + layer * kLayerBytes, kLayerBytes));
@@ -117,7 +117,7 @@ Status run_layers_group(SuiteContext& context) {
   std::vector<const Region*> local;
   for (const Region& view : views) local.push_back(&view);
   SL_ASSIGN(Session layered, rig->peer().session(local, remote));
-  SL_ASSIGN(Session* const flat, rig->session(LocalMemory::kPrivate));
+  SL_ASSIGN(Session* const flat, rig->session(MemoryKind::kPrivate));
 
   // The picks are those of one layer.
   const Shape shape{.block_bytes = kBlockBytes,
@@ -127,7 +127,7 @@ Status run_layers_group(SuiteContext& context) {
             measure(shape, {contender(layered, true), contender(*flat, false)},
                     context.measure_options()));
   SuiteContext::warn_if_disturbed("layers-80", measured);
-  SL_TRY(verify(layered, rig->local(LocalMemory::kPrivate).bytes(), make_picks(shape, 99)));
+  SL_TRY(verify(layered, rig->local(MemoryKind::kPrivate).bytes(), make_picks(shape, 99)));
   context.add({.name = "layers-80",
                .value = measured.median_us(0) / measured.median_us(1),
                .unit = "x",

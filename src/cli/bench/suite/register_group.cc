@@ -20,7 +20,7 @@ constexpr double kFlatTarget = 1.2;
 constexpr double kMemoryTargetMib = 4;
 
 Result<double> register_and_deregister_us(Rig& rig, size_t views, std::vector<Region>& regions) {
-  std::byte* const base = rig.local(LocalMemory::kPrivate).bytes().data();
+  std::byte* const base = rig.local(MemoryKind::kPrivate).bytes().data();
   const double start_us = now_us();
   for (size_t i = 0; i < views; ++i) {
     SL_ASSIGN(Region region, rig.engine().register_memory(base + i * kStride, kViewBytes));

@@ -59,10 +59,10 @@ void measure_python(SuiteContext& context) {
 
 Status run_small_group(SuiteContext& context) {
   SL_ASSIGN(Rig* const rig, context.rig());
-  SL_TRY(rig->prepare(Op::kRead, LocalMemory::kPrivate));
-  SL_ASSIGN(Session* const session, rig->session(LocalMemory::kPrivate));
+  SL_TRY(rig->prepare(Op::kRead, MemoryKind::kPrivate));
+  SL_ASSIGN(Session* const session, rig->session(MemoryKind::kPrivate));
   SL_ASSIGN(const double p50_us, read_8_bytes_us(*session));
-  SL_TRY(rig->verify(Op::kRead, LocalMemory::kPrivate, {.block_bytes = 8, .blocks = 4096}));
+  SL_TRY(rig->verify(Op::kRead, MemoryKind::kPrivate, {.block_bytes = 8, .blocks = 4096}));
   context.add({.name = "shm-8b",
                .value = p50_us,
                .unit = "us",

@@ -41,7 +41,7 @@ Result<double> cancel_once_us(Session& session, const Picks& picks) {
 
 Status run_submit_group(SuiteContext& context) {
   SL_ASSIGN(Rig* const rig, context.rig());
-  SL_ASSIGN(Session* const session, rig->session(LocalMemory::kPrivate));
+  SL_ASSIGN(Session* const session, rig->session(MemoryKind::kPrivate));
   SL_TRY(measure_submit(context, *session));
 
   std::vector<double> took_us;

@@ -74,4 +74,24 @@ Result<Message> ControlChannel::receive(const Deadline& deadline) {
   return message;
 }
 
+std::vector<std::byte> encode_hosted(const HostedBlobs& blobs) {
+  std::vector<std::byte> payload(sizeof(uint32_t));
+  const auto engine_bytes = static_cast<uint32_t>(blobs.engine.size());
+  std::memcpy(payload.data(), &engine_bytes, sizeof engine_bytes);
+  payload.insert(payload.end(), blobs.engine.begin(), blobs.engine.end());
+  payload.insert(payload.end(), blobs.region.begin(), blobs.region.end());
+  return payload;
+}
+
+HostedBlobs decode_hosted(std::span<const std::byte> payload) {
+  uint32_t engine_bytes = 0;
+  if (payload.size() < sizeof engine_bytes) return {};
+  std::memcpy(&engine_bytes, payload.data(), sizeof engine_bytes);
+  payload = payload.subspan(sizeof engine_bytes);
+  if (engine_bytes > payload.size()) return {};
+  const auto engine = payload.first(engine_bytes);
+  const auto region = payload.subspan(engine_bytes);
+  return {{engine.begin(), engine.end()}, {region.begin(), region.end()}};
+}
+
 }  // namespace stagelink::cli::bench

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,11 @@ namespace stagelink::cli::bench {
 enum class Request : uint32_t {
   kDescriptor,  // Answer: payload is the engine's descriptor.
   kAllocate,    // values: bytes. Answer: values: number; payload: descriptor.
+  kRegister,    // The same for private memory of the target.
+  kHost,        // values: bytes. One more engine with a region. Answer: see encode_hosted().
+  kSocket,      // values: region, port of the initiator. Until that connection ends: see
+                // limit/socket_protocol.h.
+  kMemory,      // Answer: values[0]: the target's share of memory, in bytes.
   kFill,        // values: region, salt.
   kPoison,      // values: region, block_bytes, blocks, seed. The remote picks are overwritten.
   kCheck,       // The same and a salt. Answer: values[0] is the number of blocks that are right.
@@ -37,6 +43,14 @@ struct Message {
     return {reinterpret_cast<const char*>(payload.data()), payload.size()};
   }
 };
+
+// Another engine of the target process, and its region.
+struct HostedBlobs {
+  std::vector<std::byte> engine;
+  std::vector<std::byte> region;
+};
+std::vector<std::byte> encode_hosted(const HostedBlobs& blobs);
+HostedBlobs decode_hosted(std::span<const std::byte> payload);
 
 // The two ends of a socket pair between the processes of one benchmark. Both run the same program,
 // so the layout is not versioned; every wait has a deadline.

@@ -8,7 +8,9 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include "cli/bench/limit/socket_server.h"
 #include "cli/bench/rig/percentile.h"
+#include "cli/bench/rig/private_memory.h"
 #include "cli/bench/rig/process_load.h"
 #include "cli/commands.h"
 #include "stagelink/engine.h"
@@ -37,6 +39,10 @@ class Target {
         return message;
       }
       case Request::kAllocate: return allocate(request.values[0]);
+      case Request::kRegister: return register_private(request.values[0]);
+      case Request::kHost: return host(request.values[0]);
+      case Request::kSocket: return serve_socket_limit(request.values[0], request.values[1]);
+      case Request::kMemory: return memory_share();
       case Request::kFill: return fill(request.values[0], request.values[1]);
       case Request::kPoison: return poison(request);
       case Request::kCheck: return check(request);
@@ -54,6 +60,43 @@ class Target {
     message.values[0] = regions_.size();
     message.payload = region.descriptor().pack();
     regions_.push_back(std::move(region));
+    return message;
+  }
+
+  Result<Message> register_private(uint64_t bytes) {
+    SL_ASSIGN(PrivateMemory memory, PrivateMemory::create(bytes));
+    const std::span<std::byte> span = memory.bytes();
+    SL_ASSIGN(Region region, engine_->register_memory(span.data(), span.size()));
+    private_memory_.push_back(std::move(memory));
+    Message message;
+    message.values[0] = regions_.size();
+    message.payload = region.descriptor().pack();
+    regions_.push_back(std::move(region));
+    return message;
+  }
+
+  // An engine that is another peer to the initiator, although it shares this process.
+  Result<Message> host(uint64_t bytes) {
+    EngineOptions options = engine_->options();
+    options.name = fmt::format("bench-hosted-{}", hosted_.size());
+    SL_ASSIGN(std::unique_ptr<Engine> engine, Engine::create(options));
+    SL_ASSIGN(Region region, engine->allocate(bytes));
+    Message message;
+    message.payload = encode_hosted({engine->descriptor(), region.descriptor().pack()});
+    hosted_.push_back({std::move(engine), std::move(region)});
+    return message;
+  }
+
+  Result<Message> serve_socket_limit(uint64_t region, uint64_t port) {
+    SL_ASSIGN(const std::span<std::byte> bytes, memory(region));
+    SL_ASSIGN(const TcpEnd end, TcpEnd::connect(static_cast<uint16_t>(port), kRequestTimeout));
+    SL_TRY(serve_socket(end, bytes));
+    return Message();
+  }
+
+  static Result<Message> memory_share() {
+    Message message;
+    message.values[0] = memory_share_bytes();
     return message;
   }
 
@@ -120,14 +163,27 @@ class Target {
   }
 
   Result<Message> stop() {
+    for (Hosted& hosted : hosted_) {
+      SL_TRY(hosted.region.deregister());
+      SL_TRY(hosted.engine->close());
+    }
+    hosted_.clear();
     for (Region& region : regions_) SL_TRY(region.deregister());
     regions_.clear();
     SL_TRY(engine_->close());
     return Message();
   }
 
+  struct Hosted {
+    std::unique_ptr<Engine> engine;
+    Region region;
+  };
+
+  // Members end in reverse order: regions before the memory that they name.
+  std::vector<PrivateMemory> private_memory_;
   std::unique_ptr<Engine> engine_;
   std::vector<Region> regions_;
+  std::vector<Hosted> hosted_;
 };
 
 Status serve(const TargetOptions& options) {
@@ -162,6 +218,7 @@ int run_target(const TargetOptions& options, pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before the line above.
   if (::getppid() != parent) return kExitUsage;
+  raise_file_limit();
   const Status status = serve(options);
   if (status.ok() || status.code() == Code::kPeerLost) return kExitOk;
   fmt::print(stderr, "bench target: {}\n", status.to_string());

@@ -87,8 +87,35 @@ TargetProcess::~TargetProcess() {
 }
 
 Result<TargetRegion> TargetProcess::allocate(uint64_t bytes) {
+  return make_region(Request::kAllocate, bytes);
+}
+
+Result<TargetRegion> TargetProcess::register_private(uint64_t bytes) {
+  return make_region(Request::kRegister, bytes);
+}
+
+Result<HostedEngine> TargetProcess::host(uint64_t bytes) {
   Message message;
-  message.request = Request::kAllocate;
+  message.request = Request::kHost;
+  message.values[0] = bytes;
+  SL_ASSIGN(const Message answer, ask(message));
+  HostedBlobs blobs = decode_hosted(answer.payload);
+  HostedEngine hosted;
+  hosted.engine = std::move(blobs.engine);
+  SL_ASSIGN(hosted.region, RegionDesc::unpack(blobs.region));
+  return hosted;
+}
+
+Result<uint64_t> TargetProcess::memory_bytes() {
+  Message message;
+  message.request = Request::kMemory;
+  SL_ASSIGN(const Message answer, ask(message));
+  return answer.values[0];
+}
+
+Result<TargetRegion> TargetProcess::make_region(Request request, uint64_t bytes) {
+  Message message;
+  message.request = request;
   message.values[0] = bytes;
   SL_ASSIGN(const Message answer, ask(message));
   TargetRegion region;
@@ -126,6 +153,15 @@ Result<Latency> TargetProcess::end_receive() {
   return Latency{.p50_us = static_cast<double>(answer.values[0]) * 1e-3,
                  .p99_us = static_cast<double>(answer.values[1]) * 1e-3};
 }
+
+Status TargetProcess::begin_socket(uint64_t region, uint16_t port) {
+  Message message;
+  message.request = Request::kSocket;
+  message.values = {region, port, 0, 0, 0, 0};
+  return begin(message);
+}
+
+Status TargetProcess::end_socket() { return end().status(); }
 
 Status TargetProcess::begin_idle(std::chrono::milliseconds duration) {
   Message message;

@@ -29,6 +29,11 @@ struct TargetRegion {
   RegionDesc descriptor;
 };
 
+struct HostedEngine {
+  std::vector<std::byte> engine;  // Its descriptor.
+  RegionDesc region;
+};
+
 struct Latency {
   double p50_us = 0;
   double p99_us = 0;
@@ -50,6 +55,12 @@ class TargetProcess {
   const std::vector<std::byte>& descriptor() const noexcept { return descriptor_; }
 
   Result<TargetRegion> allocate(uint64_t bytes);
+  // Private memory of the target, registered with its engine.
+  Result<TargetRegion> register_private(uint64_t bytes);
+  // One more engine there, with a region of its own.
+  Result<HostedEngine> host(uint64_t bytes);
+  // The target's share of the machine's memory (Pss).
+  Result<uint64_t> memory_bytes();
   Status fill(uint64_t region, uint64_t salt);
   Status poison(uint64_t region, const Shape& shape, uint64_t seed);
   // How many of the blocks at the remote picks hold what the local picks of a filled region hold.
@@ -59,11 +70,15 @@ class TargetProcess {
   // calls the caller sends them.
   Status begin_receive(uint64_t count, bool asleep);
   Result<Latency> end_receive();
+  // The target connects to `port` and serves that connection until it ends (SocketLimit).
+  Status begin_socket(uint64_t region, uint16_t port);
+  Status end_socket();
   Status begin_idle(std::chrono::milliseconds duration);
   Status end_idle();
 
  private:
   TargetProcess(pid_t pid, ControlChannel channel) noexcept;
+  Result<TargetRegion> make_region(Request request, uint64_t bytes);
   Status begin(const Message& message);
   Result<Message> end();
   Result<Message> ask(const Message& message);

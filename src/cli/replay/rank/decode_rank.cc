@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "cli/replay/hex.h"
+#include "cli/replay/rank/hex.h"
 
 namespace stagelink::cli::replay {
 

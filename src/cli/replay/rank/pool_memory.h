@@ -10,7 +10,8 @@
 namespace stagelink::cli::replay {
 
 // The memory of a rank's pool and its registration: shareable memory of the engine where the peer
-// initiates the transfers, so that it can map it; private memory where this rank does.
+// initiates the transfers, so that it can map it; private memory where this rank does, or where
+// nothing is mapped.
 //
 // Thread-safety: one thread.
 class PoolMemory {

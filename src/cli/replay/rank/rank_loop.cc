@@ -9,8 +9,8 @@
 #include <poll.h>
 
 #include "base/log.h"
-#include "cli/replay/hex.h"
 #include "cli/replay/rank/decode_rank.h"
+#include "cli/replay/rank/hex.h"
 #include "cli/replay/rank/prefill_rank.h"
 
 namespace stagelink::cli::replay {

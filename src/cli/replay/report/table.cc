@@ -96,6 +96,7 @@ nlohmann::json to_json(const RunPlan& plan, const RunRecord& record, const Stati
   const RankConfig& base = plan.base;
   const Statistics& s = statistics;
   return {{"ok", succeeded(record, s)},
+          {"role", name_of(plan.options.half)},
           {"trace", plan.workload.source},
           {"model", plan.model},
           {"layers", base.layout.layers},

@@ -167,8 +167,9 @@ TEST_P(ReplayWayTest, SeveralRanksOnEachSideWorkTogether) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, ReplayWayTest,
-                         ::testing::Values(Way{"read", "shm"}, Way{"read", "unix"},
-                                           Way{"write", "shm"}, Way{"write", "unix"}),
+                         ::testing::Values(Way{"read", "shm"}, Way{"read", "cma"},
+                                           Way{"read", "unix"}, Way{"write", "shm"},
+                                           Way{"write", "cma"}, Way{"write", "unix"}),
                          [](const auto& way) {
                            return std::string(way.param.mode) + "_" + way.param.transport;
                          });

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "cli/bench/suite/case_result.h"
 #include "cli/bench/suite/suite_context.h"
@@ -9,10 +10,10 @@
 
 namespace stagelink::cli::bench {
 
-// Runs the groups of the suite `engine` (or the one that the options name) and reports each group's
-// name on stderr as it starts. Errors: invalid_argument (no such group), and the failure of a group
-// together with its name; the rows so far stay in `context`.
-Status run_engine_suite(SuiteContext& context);
+// Runs the groups of a suite (or the one that the options name) and reports each group's name on
+// stderr as it starts. Errors: invalid_argument (no such suite or group), and the failure of a
+// group together with its name; the rows so far stay in `context`.
+Status run_suite(std::string_view name, SuiteContext& context);
 
 // A list of {"case", "value", "unit", "relation", "target", "holds"}, with "limit" where a row has
 // one.

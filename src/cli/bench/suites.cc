@@ -1,8 +1,9 @@
-#include "cli/bench/engine_suite.h"
+#include "cli/bench/suites.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/network/network_groups.h"
 #include "cli/bench/suite/groups.h"
 
 namespace stagelink::cli::bench {
@@ -18,10 +19,11 @@ const char* relation_of(Goal goal) noexcept { return goal == Goal::kAtLeast ? ">
 
 }  // namespace
 
-Status run_engine_suite(SuiteContext& context) {
+Status run_suite(std::string_view name, SuiteContext& context) {
+  const std::span<const Group> groups = name == "network" ? network_groups() : engine_groups();
   const std::string& only = context.options().only;
   bool found = false;
-  for (const Group& group : engine_groups()) {
+  for (const Group& group : groups) {
     if (!only.empty() && only != group.name) continue;
     found = true;
     fmt::print(stderr, "measuring {}\n", group.name);
@@ -32,7 +34,7 @@ Status run_engine_suite(SuiteContext& context) {
   }
   if (found) return Status();
   std::string names;
-  for (const Group& group : engine_groups()) names += fmt::format(" {}", group.name);
+  for (const Group& group : groups) names += fmt::format(" {}", group.name);
   return Status(Reason::kInvalidArgument, fmt::format("no group {}; there are{}", only, names));
 }
 

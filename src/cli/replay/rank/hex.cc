@@ -1,4 +1,4 @@
-#include "cli/replay/hex.h"
+#include "cli/replay/rank/hex.h"
 
 #include <charconv>
 
