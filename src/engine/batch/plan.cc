@@ -169,6 +169,11 @@ class Planner {
     append_copy({local, remote, bytes, remote_index_, 0}, {limits_.slice_bytes, kMaxItemsInSlice});
   }
 
+  struct SliceLimits {
+    uint64_t bytes;
+    size_t items;
+  };
+
   // Memory that is not mapped goes one way for the whole batch, chosen by the length of its runs.
   void place_private() {
     if (plan_.private_items.empty()) return;
@@ -181,8 +186,28 @@ class Planner {
     slice_open_ = false;  // None holds pieces of both kinds.
     const SliceLimits limits{limits_.slice_bytes * kCmaSliceFactor,
                              transport::CmaTransport::kMostItems};
-    for (const CopyItem& item : plan_.private_items) append_copy(item, limits);
     plan_.cma_bytes = private_bytes_;
+    const auto fits = [&](const CopyItem& item) { return item.bytes <= limits.bytes; };
+    if (plan_.copy_items.empty() &&
+        std::all_of(plan_.private_items.begin(), plan_.private_items.end(), fits)) {
+      return cut_private(limits);
+    }
+    for (const CopyItem& item : plan_.private_items) append_copy(item, limits);
+  }
+
+  // The usual batch: nothing else is copied, and no run is longer than a slice.
+  void cut_private(const SliceLimits& limits) {
+    plan_.copy_items.swap(plan_.private_items);
+    plan_.copy_bytes = private_bytes_;
+    plan_.slice_starts.push_back(0);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan_.copy_items.size(); ++i) {
+      bytes += plan_.copy_items[i].bytes;
+      if (bytes > limits.bytes || i - plan_.slice_starts.back() == limits.items) {
+        plan_.slice_starts.push_back(i);
+        bytes = plan_.copy_items[i].bytes;
+      }
+    }
   }
 
   void post_private(CopyItem item) {
@@ -194,10 +219,6 @@ class Planner {
     plan_.posted_items.push_back(item);
   }
 
-  struct SliceLimits {
-    uint64_t bytes;
-    size_t items;
-  };
   void append_copy(CopyItem item, const SliceLimits& limits) {
     plan_.copy_bytes += item.bytes;
     for (uint64_t left = item.bytes; left != 0; left -= item.bytes) {

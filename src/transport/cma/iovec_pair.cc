@@ -17,6 +17,7 @@ size_t IovecPair::fill(std::span<const CopyItem> items, size_t most) noexcept {
     side->first = side->vectors.data();
     side->count = 0;
   }
+  bytes_ = 0;
   size_t taken = 0;
   for (const CopyItem& item : items) {
     void* const there = pointer(item.remote);
@@ -25,6 +26,7 @@ size_t IovecPair::fill(std::span<const CopyItem> items, size_t most) noexcept {
     if ((!joins_here && local_.count == most) || (!joins_there && remote_.count == most)) break;
     local_.append(item.local, item.bytes, joins_here);
     remote_.append(there, item.bytes, joins_there);
+    bytes_ += item.bytes;
     ++taken;
   }
   return taken;
@@ -33,9 +35,12 @@ size_t IovecPair::fill(std::span<const CopyItem> items, size_t most) noexcept {
 void IovecPair::add(void* local, uint64_t remote, size_t bytes) noexcept {
   local_.append(local, bytes, false);
   remote_.append(pointer(remote), bytes, false);
+  bytes_ += bytes;
 }
 
 void IovecPair::advance(size_t bytes) noexcept {
+  bytes_ -= bytes;
+  if (bytes_ == 0) return;  // As nearly always: there is no need to go through all pieces.
   local_.advance(bytes);
   remote_.advance(bytes);
 }

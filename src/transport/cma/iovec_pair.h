@@ -28,7 +28,8 @@ class IovecPair {
   void add(void* local, uint64_t remote, size_t bytes) noexcept;
   // The first `bytes` have been moved.
   void advance(size_t bytes) noexcept;
-  bool empty() const noexcept { return local_.count == 0; }
+  // Nothing is left; then the vectors mean nothing.
+  bool empty() const noexcept { return bytes_ == 0; }
 
   const iovec* local() const noexcept { return local_.first; }
   const iovec* remote() const noexcept { return remote_.first; }
@@ -48,6 +49,7 @@ class IovecPair {
 
   Side local_;
   Side remote_;
+  size_t bytes_ = 0;  // Left, on each side.
 };
 
 }  // namespace stagelink::transport
