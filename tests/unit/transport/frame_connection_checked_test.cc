@@ -27,7 +27,7 @@ std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 // One end: remembers what it was handed.
-struct End : FrameConnection::Owner {
+struct End final : FrameConnection::Owner {
   End(Poller& poller, UniqueFd fd)
       : connection(std::move(*FrameConnection::create(poller, std::move(fd), *this))) {}
   Status on_frame(FrameConnection&, const wire::FrameHeader& header,
