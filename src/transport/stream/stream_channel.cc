@@ -340,6 +340,8 @@ Status StreamChannel::on_payload(const wire::FrameHeader& header,
   if (request != nullptr && outcome.reason == Reason::kOk && unfinished) {
     return broken(header, "done, but bytes are missing");
   }
+  // The owner ends the connection now, which is no second failure.
+  damage_told_ = damage_told_ || outcome.reason == Reason::kChecksum;
   release(*flight);
   if (request == nullptr) return {};  // It ended early, and was cancelled then.
   if (unfinished && flight->direction == Direction::kWrite) {

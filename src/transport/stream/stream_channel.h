@@ -84,7 +84,7 @@ class StreamChannel final : public PostedTransport,
   // System calls on the socket since the beginning; for tests and benchmarks. Loop thread.
   uint64_t socket_calls() const noexcept { return sender_.calls() + receiver_.calls(); }
 
-  // After on_lost with corrupt (checksum): a request has ended with it, and counts it.
+  // In on_lost: a request has ended with corrupt (checksum), and counts what ended the connection.
   bool damage_told() const noexcept { return damage_told_; }
 
   static constexpr size_t kMaxInFlight = 16;

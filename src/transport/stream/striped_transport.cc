@@ -11,6 +11,11 @@ constexpr uint64_t kCutBytes = 4096;
 // A list of pieces larger than this is given back after use.
 constexpr size_t kKeptItems = (1 << 20) / sizeof(CopyItem);
 
+// A damaged frame ends its connection, though the request that it was for knows more than that.
+bool ends_channel(const Status& status) noexcept {
+  return status.code() == Code::kPeerLost || status.reason() == Reason::kChecksum;
+}
+
 }  // namespace
 
 // One channel's share of a request.
@@ -216,7 +221,7 @@ void StripedTransport::part_ended(Part& part, Status status) {
     std::shared_ptr<Channel> channel;  // Let go without the lock, and before on_done.
     MutexLock lock(mutex_);
     channel = end(part);
-    if (status.code() == Code::kPeerLost) drop(*channel);
+    if (ends_channel(status)) drop(*channel);
     first_failure = !status.ok() && group.failure.ok();
     if (first_failure) group.failure = status;
   }

@@ -15,8 +15,9 @@ namespace stagelink::transport {
 //
 // 1. A request is over when all its parts are. It fails with the first failure, which cancels the
 //    other parts; on_done is called exactly once, when no part touches memory any more.
-// 2. A channel whose request ends with peer_lost takes no more; so does one that is removed. Those
-//    that it has under way end by themselves.
+// 2. A channel whose request ends with peer_lost or corrupt (checksum) takes no more; so does one
+// that
+//    is removed. Those that it has under way end by themselves.
 // 3. Once its parts have grown, nothing is allocated.
 //
 // Thread-safety: all methods may run at the same time. Whoever posts or cancels keeps the transport

@@ -40,7 +40,7 @@ struct SpoiltLink {
   Result<Session> session() {
     if (!peer.has_value() || peer->phase() == PeerPhase::kLost) {
       peer.reset();
-      auto met = engine->connect(proxy.address(), 5s);
+      auto met = engine->connect(proxy.address(), 30s);
       if (!met.ok()) return met.status();
       peer.emplace(*std::move(met));
     }
@@ -115,6 +115,48 @@ TEST_F(ChecksumTest, NoWrongByteIsReportedAsSuccess) {
   const double owner_saw = metric_in(link.owner.metrics_text(), "failures_total", "checksum");
   EXPECT_GT(reader_saw, 0);
   EXPECT_GT(owner_saw, 0);
+}
+
+// All series of stagelink_failures_total that are not 0, as "reason=count".
+std::string failures(std::string_view metrics) {
+  std::string out;
+  for (int i = 1; i < kReasonCount; ++i) {
+    const std::string name(reason_name(static_cast<Reason>(i)));
+    if (const double count = metric_in(metrics, "failures_total", name); count > 0) {
+      out += name + "=" + std::to_string(static_cast<int>(count)) + " ";
+    }
+  }
+  return out;
+}
+
+TEST_F(ChecksumTest, ADamagedReadFailsOnceAndTheNextOneConnectsAnew) {
+  SpoiltLink link(reader_options(true), options("owner"), seed(), 1);
+  link.owner.fill(link.remote, seed());
+  Session session = must(link.session());
+  ASSERT_OK(must(session.read(whole(kBytes))).wait(10s));
+  link.memory.reset();
+  link.proxy.spoil_one(/*way=*/1, kBytes / 2);
+  EXPECT_REASON(Reason::kChecksum, must(session.read(whole(kBytes))).wait(10s));
+  EXPECT_EQ(failures(link.engine->metrics_text()), "checksum=1 ");
+  ASSERT_OK(must(session.read(whole(kBytes))).wait(10s));
+  EXPECT_EQ(first_wrong(link.memory.bytes(), seed()), std::nullopt);
+  EXPECT_EQ(failures(link.engine->metrics_text()), "checksum=1 ");
+  EXPECT_EQ(failures(link.owner.metrics_text()), "");
+  EXPECT_EQ(metric(*link.engine, "peers_lost_total"), 0);
+}
+
+TEST_F(ChecksumTest, ADamagedWriteFailsOnceOnEachSide) {
+  SpoiltLink link(reader_options(true), options("owner"), seed(), 1);
+  fill_pattern(link.memory.bytes(), seed());
+  Session session = must(link.session());
+  ASSERT_OK(must(session.write(whole(kBytes))).wait(10s));
+  link.proxy.spoil_one(/*way=*/0, kBytes / 2);
+  EXPECT_REASON(Reason::kChecksum, must(session.write(whole(kBytes))).wait(10s));
+  EXPECT_EQ(failures(link.owner.metrics_text()), "checksum=1 ");
+  ASSERT_OK(must(session.write(whole(kBytes))).wait(10s));
+  EXPECT_EQ(link.owner.first_wrong(link.remote, seed()), kNone);
+  EXPECT_EQ(failures(link.engine->metrics_text()), "checksum=1 ");
+  EXPECT_EQ(failures(link.owner.metrics_text()), "checksum=1 ");
 }
 
 // What the proxy does without sums: this test would not find what the other one guards.

@@ -85,8 +85,8 @@ void FlipProxy::take_connection() {
       transport::connect_tcp(endpoint->host, endpoint->port, Deadline::in(std::chrono::seconds(5)));
   if (!far.ok()) return;
   Pair pair{std::move(near), *std::move(far), {}};
-  pair.ways[0] = {pair.near.get(), pair.far.get(), {}};
-  pair.ways[1] = {pair.far.get(), pair.near.get(), {}};
+  pair.ways[0] = {0, pair.near.get(), pair.far.get(), {}};
+  pair.ways[1] = {1, pair.far.get(), pair.near.get(), {}};
   pairs_.push_back(std::move(pair));
   ++connections_;
 }
@@ -122,6 +122,7 @@ bool FlipProxy::carry(Way& way) {
     if (swallows_) way.bytes.clear();
     if (way.bytes.empty()) return true;
     if (spoils_) flip(way.bytes);
+    flip_one(way);
   }
   const ssize_t sent = ::send(way.to, way.bytes.data() + way.sent, way.bytes.size() - way.sent,
                               MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -129,6 +130,17 @@ bool FlipProxy::carry(Way& way) {
   if (sent >= 0 || errno == EAGAIN || errno == EINTR) return true;
   ::shutdown(way.from, SHUT_RDWR);
   return false;
+}
+
+void FlipProxy::flip_one(Way& way) {
+  std::atomic<int64_t>& left = one_[way.number];
+  const int64_t at = left;
+  const auto bytes = static_cast<int64_t>(way.bytes.size());
+  if (at < 0) return;
+  left = at < bytes ? -1 : at - bytes;
+  if (at >= bytes) return;
+  way.bytes[static_cast<size_t>(at)] ^= 1;
+  ++flips_;
 }
 
 void FlipProxy::flip(std::vector<char>& bytes) {

@@ -23,6 +23,8 @@ class FlipProxy {
 
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
   void spoil(bool on) { spoils_ = on; }
+  // One bit of the byte that comes when `bytes` more have passed that way; to the target: way 0.
+  void spoil_one(int way, int64_t bytes) { one_[way] = bytes; }
   uint64_t flips() const { return flips_; }
   // From now on nothing comes through, and nobody is told.
   void swallow(bool on) { swallows_ = on; }
@@ -37,6 +39,7 @@ class FlipProxy {
 
  private:
   struct Way {
+    int number;
     int from;
     int to;
     std::vector<char> bytes;
@@ -57,6 +60,7 @@ class FlipProxy {
   bool carry(Way& way);
   void count(Pair& pair, size_t bytes);
   void flip(std::vector<char>& bytes);
+  void flip_one(Way& way);
 
   const std::string target_;
   const uint64_t mean_bytes_;
@@ -66,6 +70,7 @@ class FlipProxy {
   SplitMix64 random_;
   uint64_t until_flip_;
   std::atomic<bool> spoils_{false};
+  std::atomic<int64_t> one_[2] = {-1, -1};  // Negative: nothing to spoil.
   std::atomic<uint64_t> flips_{0};
   std::atomic<bool> swallows_{false};
   std::atomic<int64_t> reset_after_{-1};
