@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "integration/checksum/flip_proxy.h"
+#include "integration/fault/flip_proxy.h"
 #include "integration/support/engine_test.h"
 #include "integration/support/ranges.h"
 

@@ -1,4 +1,4 @@
-#include "integration/checksum/flip_proxy.h"
+#include "integration/fault/flip_proxy.h"
 
 #include <algorithm>
 #include <cerrno>
