@@ -122,7 +122,7 @@ Result<UniqueFd> connect_address(const addrinfo& address, const std::string& wha
     ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) return connect_failure(address, what, error);
   }
-  send_at_once(fd.get());
+  tune_tcp(fd.get());
   return fd;
 }
 

@@ -115,9 +115,19 @@ void widen_send_buffer(int fd) noexcept {
   ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &wanted, sizeof(wanted));
 }
 
-void send_at_once(int fd) noexcept {
-  const int on = 1;
-  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+void tune_tcp(int fd) noexcept {
+  const auto set = [fd](int level, int option, int value) {
+    ::setsockopt(fd, level, option, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // A host that has gone answers no probe; a process that is stopped leaves that to its kernel.
+  constexpr int kIdleSeconds = 30;
+  constexpr int kProbeSeconds = 10;
+  constexpr int kProbes = 3;
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
 Status socket_failure(std::string_view what, int error) {

@@ -36,8 +36,9 @@ Result<IoResult> receive_with_fds(int fd, std::span<std::byte> into, std::vector
 // Room for more bytes on their way, as far as the system grants it: fewer, larger system calls.
 void widen_send_buffer(int fd) noexcept;
 
-// Small frames leave a TCP socket at once (TCP_NODELAY).
-void send_at_once(int fd) noexcept;
+// Small frames leave a TCP socket at once, and the end of the other side's host is noticed within
+// about a minute, also by a side that only waits.
+void tune_tcp(int fd) noexcept;
 
 // What errno value `error` of a socket call means.
 Status socket_failure(std::string_view what, int error);

@@ -30,7 +30,7 @@ def test_a_write_moves_the_bytes_the_other_way(link: Link) -> None:
     assert np.array_equal(link.remote[1088:], before[1088:])
 
 
-@pytest.mark.parametrize("transport", ["shm", "cma", "unix"])
+@pytest.mark.parametrize("transport", ["shm", "cma", "unix", "tcp"])
 @pytest.mark.parametrize("memory", ["allocated", "registered"])
 def test_bytes_cross_processes(child: Callable[..., Child], transport: str, memory: str) -> None:
     transports = ["shm", "unix"] if transport == "shm" else [transport]

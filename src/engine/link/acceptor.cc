@@ -155,7 +155,7 @@ void Acceptor::accept_from(int listener, Carrier carrier) {
     core_.metrics().add(metrics::Counter::kHandshakesRefused);
     return;
   }
-  if (carrier == Carrier::kTcp) transport::send_at_once(fd.get());
+  if (carrier == Carrier::kTcp) transport::tune_tcp(fd.get());
   guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), carrier,
                                             Deadline::in(core_.options().connect_timeout)));
   Guest& guest = *guests_.back();

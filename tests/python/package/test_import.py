@@ -83,6 +83,7 @@ def test_capabilities_say_why_something_is_missing() -> None:
     assert found["version"] == sl.__version__
     assert found["transports"]["shm"] == {"available": True, "detail": ""}
     assert found["transports"]["unix"]["available"]
+    assert found["transports"]["tcp"]["available"]
     for part in found["transports"].values():
         assert part["available"] or part["detail"]
 
