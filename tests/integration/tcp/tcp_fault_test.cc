@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "integration/checksum/flip_proxy.h"
+#include "integration/fault/flip_proxy.h"
 #include "integration/support/engine_test.h"
 #include "integration/support/ranges.h"
 #include "integration/support/unseen.h"
