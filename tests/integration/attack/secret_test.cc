@@ -48,7 +48,9 @@ TEST_P(SecretPathTest, PeersWithOneSecretReadWriteAndNotify) {
 
 TEST_P(SecretPathTest, AnotherSecretIsRefusedCountedAndLoggedOnBothSides) {
   OwnerProcess owner(with_secret(options("owner"), "the secret of somebody else, 32 bytes"));
-  const auto reader = must(Engine::create(with_secret(reader_options("reader"))));
+  // A name of its own: lines that other tests of this process have made again and again are held back.
+  const auto reader =
+      must(Engine::create(with_secret(reader_options("stranger-" + transport_of(path())))));
   ::testing::internal::CaptureStderr();
   EXPECT_REASON(Reason::kAuthentication, reader->connect(owner.descriptor()).status());
   const std::string log = ::testing::internal::GetCapturedStderr();
