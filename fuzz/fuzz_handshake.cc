@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "engine/link/owner_handshake.h"
+#include "wire/frame.h"
 
 namespace {
 
