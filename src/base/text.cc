@@ -262,6 +262,18 @@ bool is_plain_text(std::string_view text) noexcept {
   return true;
 }
 
+std::string to_plain_text(std::string_view text, size_t max_bytes) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t plain = plain_prefix(text);
+    const size_t size = std::max<size_t>(plain, 1);
+    if (out.size() + size > max_bytes) break;
+    out += plain > 0 ? text.substr(0, plain) : "?";
+    text.remove_prefix(size);
+  }
+  return out;
+}
+
 std::string escape_control(std::string_view text) {
   std::string out;
   out.reserve(text.size());

@@ -36,6 +36,9 @@ std::string_view nearest_name(std::string_view text, std::span<const std::string
 // order marks and non-characters: it stays on its line and may stand in any file.
 bool is_plain_text(std::string_view text) noexcept;
 
+// Of at most `max_bytes`, cut between two characters; each byte that is not plain becomes '?'.
+std::string to_plain_text(std::string_view text, size_t max_bytes);
+
 // Whatever is not plain as \n or, byte by byte, \x1b, so that foreign text stays on its line.
 std::string escape_control(std::string_view text);
 

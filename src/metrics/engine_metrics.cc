@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/process_id.h"
 #include "base/runtime_dir.h"
+#include "base/text.h"
 #include "base/unique_fd.h"
 #include "metrics/stat_catalog.h"
 #include "metrics/stat_snapshot.h"
@@ -26,10 +27,7 @@ namespace {
 
 template <size_t N>
 void copy_text(char (&field)[N], std::string_view text) {
-  const std::string_view cut = text.substr(0, N - 1);
-  std::transform(cut.begin(), cut.end(), field, [](char c) {
-    return static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
-  });
+  std::ranges::copy(to_plain_text(text, N - 1), field);
 }
 
 size_t round_up(size_t value, size_t unit) noexcept { return (value + unit - 1) / unit * unit; }
@@ -186,6 +184,7 @@ class MappedMetrics final : public EngineMetrics {
   void close() noexcept override {
     if (closed_.exchange(true) || mapping_.path.empty() || ::getpid() != owner_pid_) return;
     ::unlink(mapping_.path.c_str());
+    mapping_.file.reset();  // Its lock judges a file that has a name.
   }
 
  private:
@@ -207,7 +206,7 @@ class MappedMetrics final : public EngineMetrics {
     return out;
   }
 
-  const Mapping mapping_;
+  Mapping mapping_;  // Fixed after construction, but for the file that close() gives back.
   const pid_t owner_pid_;
   const std::vector<CatalogRow> catalog_;
   std::vector<uint64_t*> rows_;  // The first value of each row; fixed after construction.

@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/text.h"
 #include "wire/checked_blob.h"
 #include "wire/field_reader.h"
-#include "wire/text.h"
 
 namespace stagelink::wire {
 namespace {
@@ -33,11 +33,12 @@ std::vector<std::byte> encode(const EngineDesc& desc) {
   out.put(desc.instance.low);
   out.put(desc.host.high);
   out.put(desc.host.low);
-  out.put_string(printable(desc.name, kMaxNameBytes));
-  out.put_string(printable(desc.socket_path, kMaxPathBytes));
+  out.put_string(to_plain_text(desc.name, kMaxNameBytes));
+  out.put_string(to_plain_text(desc.socket_path, kMaxPathBytes));
   const size_t count = std::min(desc.addresses.size(), kMaxAddresses);
   out.put(static_cast<uint16_t>(count));
-  for (size_t i = 0; i < count; ++i) out.put_string(printable(desc.addresses[i], kMaxAddressBytes));
+  for (size_t i = 0; i < count; ++i)
+    out.put_string(to_plain_text(desc.addresses[i], kMaxAddressBytes));
   return seal_blob(kEngineDescMagic, desc.version, out.take());
 }
 

@@ -1,10 +1,8 @@
 #include "wire/field_reader.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
 
-#include "wire/text.h"
+#include "base/text.h"
 
 namespace stagelink::wire {
 
@@ -13,8 +11,8 @@ std::string FieldReader::get_text(const char* field, size_t max_bytes) {
   note(field);
   if (text.size() > max_bytes) {
     reject(field, "is too long, bytes", text.size());
-  } else if (std::any_of(text.begin(), text.end(), is_control)) {
-    reject(field, "has a control character, bytes", text.size());
+  } else if (!is_plain_text(text)) {
+    reject(field, "is no plain text, bytes", text.size());
   }
   return ok() ? std::string(text) : std::string();
 }

@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include "base/bytes.h"
+#include "base/text.h"
 #include "stagelink/version.h"
 #include "wire/field_reader.h"
 #include "wire/reason_code.h"
-#include "wire/text.h"
 
 namespace stagelink::wire {
 namespace {
@@ -60,7 +60,7 @@ std::vector<std::byte> encode(const Hello& hello) {
   put_instance(out, hello.target);
   put_instance(out, hello.host);
   out.put(hello.pid);
-  out.put_string(printable(hello.name, kMaxNameBytes));
+  out.put_string(to_plain_text(hello.name, kMaxNameBytes));
   if (has_flags(hello.version)) {
     out.put((hello.authenticates ? kAuthenticates : 0) | (hello.wants_checks ? kChecks : 0));
     out.put_bytes(hello.nonce);
@@ -78,8 +78,8 @@ std::vector<std::byte> encode(const Welcome& welcome) {
   out.put(welcome.ring_bytes);
   out.put(welcome.page_nonce);
   out.put(welcome.max_notification_bytes);
-  out.put_string(printable(welcome.name, kMaxNameBytes));
-  out.put_string(printable(welcome.socket_path, kMaxPathBytes));
+  out.put_string(to_plain_text(welcome.name, kMaxNameBytes));
+  out.put_string(to_plain_text(welcome.socket_path, kMaxPathBytes));
   if (has_flags(welcome.version)) out.put(welcome.checks ? kChecks : 0);
   return out.take();
 }
@@ -87,7 +87,7 @@ std::vector<std::byte> encode(const Welcome& welcome) {
 std::vector<std::byte> encode(const Outcome& outcome) {
   ByteWriter out;
   out.put(pack_reason(outcome.reason));
-  out.put_string(printable(outcome.message, kMaxMessageBytes));
+  out.put_string(to_plain_text(outcome.message, kMaxMessageBytes));
   return out.take();
 }
 

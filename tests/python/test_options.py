@@ -69,6 +69,14 @@ def test_text_may_hold_letters_of_any_script() -> None:
         assert engine.name == "ä漢😀"
 
 
+def test_the_longest_name_of_letters_of_many_bytes_is_text_everywhere() -> None:
+    name = "😀" * 32  # 128 bytes.
+    with sl.Engine(name=name) as engine, sl.Engine() as other:
+        with other.connect(engine.descriptor()) as peer:
+            assert peer.name == name
+        assert 'engine="' + name[:31] + '"' in engine.metrics_text()  # Its file has room for 127.
+
+
 def test_a_file_sets_options_and_keywords_go_before_it(tmp_path: Path) -> None:
     file = tmp_path / "stagelink.yaml"
     file.write_text("engine:\n  name: from-file\n  copy_threads: 0\n")

@@ -166,6 +166,16 @@ TEST(TextTest, BothSidesOfEveryCharacterThatIsNotPlain) {
   }
 }
 
+TEST(TextTest, PlainTextIsCutBetweenCharactersAndSpoiltBytesAreReplaced) {
+  const std::string text = "a\xc3\xa4\xe6\xbc\xa2\xf0\x9f\x98\x80";  // 1, 2, 3 and 4 bytes.
+  constexpr size_t kCut[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 10};
+  for (size_t bound = 0; bound < std::size(kCut); ++bound) {
+    EXPECT_EQ(to_plain_text(text, bound), text.substr(0, kCut[bound])) << bound;
+  }
+  EXPECT_EQ(to_plain_text("a\nb\xc2\x85\xff" + text, 64), "a?b???" + text);
+  EXPECT_EQ(to_plain_text("", 64), "");
+}
+
 TEST(TextTest, TextThatIsNotUtf8IsNotPlainAndIsEscapedByteByByte) {
   const std::string_view spoilt[] = {
       "\x80",              // A byte that only continues.

@@ -60,6 +60,12 @@ TEST_F(EngineMetricsTest, TheFileNamesItsEngine) {
   EXPECT_EQ(fs::status(path()).permissions(), fs::perms::owner_read | fs::perms::owner_write);
 }
 
+TEST_F(EngineMetricsTest, ALongNameIsCutBetweenCharacters) {
+  const std::string name = std::string(126, 'n') + "\xc3\xa4";  // 128 bytes, the longest option.
+  const auto metrics = create(name);
+  EXPECT_EQ(read().engine_name, std::string(126, 'n'));  // The file has room for 127.
+}
+
 TEST_F(EngineMetricsTest, EveryCounterAndGaugeHasItsOwnRow) {
   const auto metrics = create();
   for (size_t i = 0; i < kCounterCount; ++i) metrics->add(static_cast<Counter>(i), 100 + i);

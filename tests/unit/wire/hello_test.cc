@@ -151,7 +151,9 @@ TEST(HelloTest, NamesAreBoundedAndPrintable) {
   EXPECT_TRUE(names(decode_hello(bytes).status(), "name is too long"));
   bytes = encode(kHello);
   place_at(bytes, 62, '\n');
-  EXPECT_TRUE(names(decode_hello(bytes).status(), "name has a control character"));
+  EXPECT_TRUE(names(decode_hello(bytes).status(), "name is no plain text"));
+  place_at(bytes, 62, '\xff');
+  EXPECT_TRUE(names(decode_hello(bytes).status(), "name is no plain text"));
 }
 
 TEST(HelloTest, TheEncoderCutsAndCleansTexts) {
@@ -160,6 +162,10 @@ TEST(HelloTest, TheEncoderCutsAndCleansTexts) {
   auto decoded = decode_hello(encode(hello));
   ASSERT_TRUE(decoded.ok());
   EXPECT_EQ(decoded->name, "a?b" + std::string(kMaxNameBytes - 3, 'x'));
+  hello.name = std::string(kMaxNameBytes - 1, 'x') + "\xc3\xa4";  // Not cut within a character.
+  decoded = decode_hello(encode(hello));
+  ASSERT_TRUE(decoded.ok()) << decoded.status().to_string();
+  EXPECT_EQ(decoded->name, std::string(kMaxNameBytes - 1, 'x'));
   auto outcome = decode_outcome(encode(Outcome{Reason::kBusy, std::string(5000, 'm')}));
   ASSERT_TRUE(outcome.ok());
   EXPECT_EQ(outcome->message.size(), kMaxMessageBytes);
