@@ -7,13 +7,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SL_TEST_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SL_TEST_SANITIZED 1
-#endif
-#endif
+#include "integration/support/sanitized.h"
+
 #if !defined(SL_TEST_SANITIZED) && defined(__GLIBC__)
 #define SL_TEST_COUNTS_CALLS 1
 #endif

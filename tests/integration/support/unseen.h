@@ -1,15 +1,14 @@
 #pragma once
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#include "integration/support/sanitized.h"
+
+#if defined(SL_TEST_THREAD_SANITIZED)
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char* file, int line);
 void AnnotateIgnoreReadsEnd(const char* file, int line);
 void AnnotateIgnoreWritesBegin(const char* file, int line);
 void AnnotateIgnoreWritesEnd(const char* file, int line);
 }
-#define SL_TEST_TSAN 1
-#endif
 #endif
 
 namespace stagelink::test {
@@ -19,13 +18,13 @@ namespace stagelink::test {
 class UnseenByTsan {
  public:
   UnseenByTsan() {
-#if defined(SL_TEST_TSAN)
+#if defined(SL_TEST_THREAD_SANITIZED)
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
 #endif
   }
   ~UnseenByTsan() {
-#if defined(SL_TEST_TSAN)
+#if defined(SL_TEST_THREAD_SANITIZED)
     AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
 #endif
