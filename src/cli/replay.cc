@@ -37,6 +37,8 @@ struct Texts {
   std::string timeout;
   std::string role = "all";
   std::string start_timeout;
+  std::string ready_timeout;
+  std::string fault_seed = "0";
 };
 
 void add_workload_options(CLI::App& command, ReplayOptions& options) {
@@ -107,10 +109,16 @@ void add_run_options(CLI::App& command, ReplayOptions& options, Texts& texts) {
                   "For one batch and one answer. Default: 10s, with faults 3s")
       ->type_name("DURATION");
   command
-      .add_option("--fault-seed", options.fault_seed,
+      .add_option("--ready-timeout", texts.ready_timeout,
+                  "For a rank to start and to touch its memory. Default: 60s, and 10s for each "
+                  "GiB of all ranks here")
+      ->type_name("DURATION");
+  command
+      .add_option("--fault-seed", texts.fault_seed,
                   "Inject faults (delays, drops, cuts, flipped bits), the same for the same "
                   "seed; 0: none")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->type_name("NUMBER");
 }
 
 void add_half_options(CLI::App& command, ReplayOptions& options, Texts& texts) {
@@ -144,25 +152,50 @@ void add_output_options(CLI::App& command, RunOutput& output) {
       ->type_name("FILE.svg");
 }
 
+// `text` into `value`, where zero stands for a default; the user leaves the option out for that.
+template <typename T>
+Status read_text(const char* name, const std::string& text, Result<T> (*parse)(std::string_view),
+                 T& value) {
+  if (text.empty()) return {};
+  const auto parsed = parse(text);
+  if (!parsed.ok()) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("--{}: {}", name, parsed.status().message()));
+  }
+  if (*parsed == T{}) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("--{}: `{}` is none; leave it out for the default", name, text));
+  }
+  value = *parsed;
+  return {};
+}
+
+// As text, because the parser of the command line would take -1 for a large number.
+Status read_fault_seed(const std::string& text, uint64_t& seed) {
+  const auto parsed = parse_integer(text);
+  if (!parsed.ok() || *parsed < 0) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("--fault-seed: {} is not a whole number of 0 or more below 2^63",
+                              escape_control(text)));
+  }
+  seed = static_cast<uint64_t>(*parsed);
+  return {};
+}
+
 Status read_texts(const Texts& texts, ReplayOptions& options) {
   options.mode = texts.mode == "write" ? Mode::kWrite : Mode::kRead;
   options.verify = texts.verify == "full"     ? Verify::kFull
                    : texts.verify == "sample" ? Verify::kSample
                                               : Verify::kOff;
   options.checksum = texts.checksum == "on";
-  if (!texts.memory.empty()) {
-    SL_ASSIGN(options.memory_bytes, parse_bytes(texts.memory));
-  }
-  if (!texts.timeout.empty()) {
-    SL_ASSIGN(options.timeout, parse_duration(texts.timeout));
-  }
   options.half = texts.role == "prefill"  ? replay::Half::kPrefill
                  : texts.role == "decode" ? replay::Half::kDecode
                                           : replay::Half::kAll;
-  if (!texts.start_timeout.empty()) {
-    SL_ASSIGN(options.start_timeout, parse_duration(texts.start_timeout));
-  }
-  return {};
+  SL_TRY(read_fault_seed(texts.fault_seed, options.fault_seed));
+  SL_TRY(read_text("memory", texts.memory, parse_bytes, options.memory_bytes));
+  SL_TRY(read_text("timeout", texts.timeout, parse_duration, options.timeout));
+  SL_TRY(read_text("start-timeout", texts.start_timeout, parse_duration, options.start_timeout));
+  return read_text("ready-timeout", texts.ready_timeout, parse_duration, options.ready_timeout);
 }
 
 }  // namespace

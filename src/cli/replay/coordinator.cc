@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <poll.h>
 
+#include "base/text.h"
 #include "cli/replay/interrupt.h"
 #include "cli/replay/rank_process.h"
 
@@ -15,8 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr auto kStartTimeout = std::chrono::seconds(60);
-constexpr auto kStartPerGiB = std::chrono::seconds(10);  // Memory is touched at the start.
 constexpr auto kStopTimeout = std::chrono::seconds(10);
 constexpr auto kLongestTurn = std::chrono::milliseconds(100);
 constexpr size_t kMostLines = 100;  // Of notes, and of failures.
@@ -74,7 +73,7 @@ Status Coordinator::start(Slot& slot) {
 
 Status Coordinator::wait_ready() {
   while (!std::ranges::all_of(slots_, &Slot::ready)) {
-    turn(kLongestTurn);
+    turn(std::min<Duration>(kLongestTurn, plan_.ready_timeout));
     watch();
     if (!record_.failures.empty()) return Status(Reason::kPeerLost, record_.failures.front());
     if (InterruptGuard::interrupted()) return {};
@@ -226,23 +225,32 @@ void Coordinator::restart(Slot& slot) {
 // Asks every rank for a sign of life, and ends those that have given none for too long.
 void Coordinator::watch() {
   const auto now = Clock::now();
+  end_late_starters(now);
   if (now < next_ping_) return;
   next_ping_ = now + kPingInterval;
   for (Slot& slot : slots_) {
-    if (!slot.process) continue;
+    if (!slot.process || !slot.ready) continue;
     const auto silent = now - slot.last_heard;
-    if (silent > (slot.ready ? plan_.base.timeout + kSilence : start_timeout())) {
+    if (silent > plan_.base.timeout + kSilence) {
       note(fmt::format("{} has been silent for {} s", slot.process->name(),
                        silent / std::chrono::seconds(1)));
       slot.process->kill();
-    } else if (slot.ready) {
+    } else {
       slot.process->send({{"event", "ping"}});
     }
   }
 }
 
-Duration Coordinator::start_timeout() const {
-  return kStartTimeout + static_cast<int>(plan_.memory_needed() >> 30) * kStartPerGiB;
+// One that does not come up in time would not do so the next time.
+void Coordinator::end_late_starters(Clock::time_point now) {
+  for (Slot& slot : slots_) {
+    if (!slot.process || slot.ready || slot.failed_to_start) continue;
+    if (now - slot.last_heard <= plan_.ready_timeout) continue;
+    fail(fmt::format("{} was not ready within {} (--ready-timeout)", slot.process->name(),
+                     format_duration(plan_.ready_timeout)));
+    slot.failed_to_start = true;
+    slot.process->kill();
+  }
 }
 
 void Coordinator::hand_out() {

@@ -36,7 +36,7 @@ class Coordinator {
     RankConfig config;
     std::unique_ptr<RankHandle> process;
     bool ready = false;
-    bool failed_to_start = false;  // And said why.
+    bool failed_to_start = false;  // And it is known why.
     std::string descriptor;        // Hex; of its present life.
     Clock::time_point last_heard;
     uint32_t restarts = 0;
@@ -62,7 +62,7 @@ class Coordinator {
   void bury(Slot& slot);
   void restart(Slot& slot);
   void watch();
-  Duration start_timeout() const;
+  void end_late_starters(Clock::time_point now);
   void hand_out();
   Clock::time_point due_at(uint32_t request) const;
   Duration until_due() const;

@@ -1,6 +1,7 @@
 #include "cli/replay/run_plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -9,8 +10,10 @@
 #include <fmt/format.h>
 
 #include "base/endpoint.h"
+#include "base/text.h"
 #include "cli/replay/faults.h"
 #include "cli/replay/workload/model.h"
+#include "config/engine_config.h"
 
 namespace stagelink::cli::replay {
 namespace {
@@ -21,9 +24,36 @@ constexpr uint32_t kMaxInFlight = 1024;
 constexpr uint32_t kPacedInFlight = 16;
 constexpr uint32_t kLimitSamples = 400;  // About so many requests carry a measured limit.
 constexpr uint64_t kMinPoolBytes = 64 << 20;
+constexpr auto kStartTimeout = std::chrono::seconds(60);
+constexpr auto kStartPerGiB = std::chrono::seconds(10);  // Memory is touched at the start.
 
 Status bad_option(const char* name, const std::string& what) {
   return Status(Reason::kInvalidArgument, fmt::format("--{}: {}", name, what));
+}
+
+const config::OptionRow& engine_row(std::string_view name) {
+  return *config::engine_option_table().find(name);
+}
+
+// What the ranks' engines will be told is refused here, under the name that the user knows.
+Status check_engine_bounds(const ReplayOptions& options) {
+  const config::OptionRow& time = engine_row("transfer_timeout");
+  const std::pair<const char*, Duration> times[] = {{"timeout", options.timeout},
+                                                    {"ready-timeout", options.ready_timeout},
+                                                    {"start-timeout", options.start_timeout}};
+  for (const auto& [name, value] : times) {
+    const bool good = value.count() >= time.min && value.count() <= time.max;
+    if (good || value == Duration::zero()) continue;
+    return bad_option(name,
+                      fmt::format("{} is not {}", format_duration(value), expected_text(time)));
+  }
+  // Each rank adds its number.
+  const auto most = static_cast<uint64_t>(engine_row("fault_seed").max) - kMaxRanks;
+  if (options.fault_seed > most) {
+    return bad_option("fault-seed",
+                      fmt::format("{} is not from 0 to {}", options.fault_seed, most));
+  }
+  return {};
 }
 
 Status check_ranges(const ReplayOptions& options) {
@@ -39,7 +69,24 @@ Status check_ranges(const ReplayOptions& options) {
   if (options.in_flight > kMaxInFlight) {
     return bad_option("in-flight", fmt::format("{} is above {}", options.in_flight, kMaxInFlight));
   }
-  return {};
+  return check_engine_bounds(options);
+}
+
+// The largest request moves in one batch.
+Status check_pieces(const RunPlan& plan) {
+  const uint64_t ranges = uint64_t{plan.size.largest} * plan.base.layout.planes();
+  const auto most = static_cast<uint64_t>(engine_row("max_ranges").max);
+  if (ranges <= most) return {};
+  return Status(Reason::kTooManyRanges,
+                fmt::format("request {} of {} has {} pieces, a batch takes at most {}: lower "
+                            "--scale or --requests, or raise --block-tokens",
+                            plan.size.largest_request, plan.workload.source, ranges, most));
+}
+
+// What the environment and the configuration file tell the ranks' engines.
+Status check_engines(const RunPlan& plan) {
+  SL_ASSIGN(const auto options, plan.base.engine_options());
+  return config::check_engine_options(options);
 }
 
 Result<std::vector<std::string>> transports_of(const std::string& name) {
@@ -71,8 +118,6 @@ Status check_half(const ReplayOptions& options, RankConfig& base) {
   if (options.half == Half::kDecode && (*peer).port == 0) {
     return bad_option("peer", "the port of the prefill half's --bind is missing");
   }
-  if (options.start_timeout <= Duration::zero())
-    return bad_option("start-timeout", "must be above 0");
   base.bind = Endpoint{(*bind).host, 0}.to_string();
   return {};
 }
@@ -164,9 +209,15 @@ Result<RunPlan> make_plan(const ReplayOptions& options) {
   base.largest_request = plan.size.largest;
   const auto requests = static_cast<uint32_t>(plan.workload.requests.size());
   base.limit_every = (requests + kLimitSamples - 1) / kLimitSamples;
+  SL_TRY(check_pieces(plan));
   SL_TRY(size_pools(plan));
   set_faults(options.fault_seed, plan.size, base);
   if (options.timeout > Duration::zero()) base.timeout = options.timeout;
+  plan.ready_timeout =
+      options.ready_timeout > Duration::zero()
+          ? options.ready_timeout
+          : kStartTimeout + static_cast<int>(plan.memory_needed() >> 30) * kStartPerGiB;
+  SL_TRY(check_engines(plan));
   return plan;
 }
 

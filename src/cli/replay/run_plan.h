@@ -34,7 +34,8 @@ struct ReplayOptions {
   uint64_t memory_bytes = 0;  // Of each pool; 0: twice the largest request.
   bool checksum = true;
   uint32_t retries = 5;
-  Duration timeout = Duration::zero();  // 0: 10 s, or 3 s with faults.
+  Duration timeout = Duration::zero();        // 0: 10 s, or 3 s with faults.
+  Duration ready_timeout = Duration::zero();  // 0: by the size of the pools.
   uint64_t fault_seed = 0;
   uint64_t seed = 1;  // Of the built-in workload.
   Half half = Half::kAll;
@@ -53,6 +54,7 @@ struct RunPlan {
   WorkloadSize size;
   RankConfig base;  // Of every rank but for role and number.
   uint32_t in_flight = 1;
+  Duration ready_timeout = Duration::zero();  // Of a rank, from its start.
 
   uint64_t memory_needed() const noexcept;  // Of all processes here together.
   uint32_t ranks_here() const noexcept;

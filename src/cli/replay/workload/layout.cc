@@ -12,7 +12,7 @@ Result<Layout> make_layout(const ModelGeometry& model, uint32_t layers, uint32_t
                            uint32_t block_tokens) {
   if (!std::has_single_bit(block_tokens) || block_tokens > kTokensPerId) {
     return Status(Reason::kInvalidArgument,
-                  fmt::format("block_tokens {} is not a power of two from 1 to {}", block_tokens,
+                  fmt::format("--block-tokens: {} is not a power of two from 1 to {}", block_tokens,
                               kTokensPerId));
   }
   if (layers == 0 || layers > model.layers) {

@@ -81,7 +81,7 @@ Result<uint32_t> scaled_layers(uint32_t layers, const std::string& scale) {
   if (!share || *share <= 0 || *share > 1) {
     return Status(
         Reason::kInvalidArgument,
-        fmt::format("scale \"{}\" is not a share of the layers such as 1/32, 0.5 or 1", scale));
+        fmt::format("--scale: {} is not a share of the layers such as 1/32, 0.5 or 1", scale));
   }
   const auto kept = static_cast<uint32_t>(std::lround(*share * layers));
   return std::clamp<uint32_t>(kept, 1, layers);

@@ -2,11 +2,14 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
+
+#include "base/unique_fd.h"
 
 namespace stagelink::cli::replay {
 namespace {
@@ -96,19 +99,25 @@ TraceReader::TraceReader(std::string path, std::ifstream file)
     : path_(std::move(path)), file_(std::move(file)), line_(kMaxLineBytes + 1, '\0') {}
 
 Result<TraceReader> TraceReader::open(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return Status(Reason::kInvalidArgument, fmt::format("trace {} is a directory", path));
-  }
-  errno = 0;
-  std::ifstream file(path);
-  if (!file) {
-    const int error = errno;
+  const auto failure = [&path](int error) {
     const Reason reason = error == ENOENT   ? Reason::kNotFound
                           : error == EACCES ? Reason::kPermission
                                             : Reason::kSystem;
     return Status(reason, fmt::format("cannot open the trace {}: {}", path, std::strerror(error)));
+  };
+  // Not blocking: a FIFO would wait for a writer.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!fd || ::fstat(fd.get(), &info) != 0) return failure(errno);
+  if (!S_ISREG(info.st_mode)) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("trace {} is {}, not a regular file", path,
+                              S_ISDIR(info.st_mode) ? "a directory" : "a device, socket or pipe"));
   }
+  errno = 0;
+  // The same file, whatever its path means by now.
+  std::ifstream file(fmt::format("/proc/self/fd/{}", fd.get()));
+  if (!file) return failure(errno);
   return TraceReader(path, std::move(file));
 }
 

@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -248,6 +249,55 @@ TEST_F(ReplayCommandTest, RanksDoNotOutliveAKilledParent) {
 TEST_F(ReplayCommandTest, ARequestThatDoesNotFitIsRefusedBeforeAnythingStarts) {
   EXPECT_EQ(run({"replay", "--trace", trace(4), "--memory", "64KiB"}), 2);
   EXPECT_THAT(err(), HasSubstr("raise --memory"));
+}
+
+TEST_F(ReplayCommandTest, AWrongOptionIsNamedWithItsValueBeforeAnythingStarts) {
+  const std::string path = trace(4);
+  const std::pair<const char*, const char*> wrong[] = {{"--timeout", "1ns"},
+                                                       {"--timeout", "0s"},
+                                                       {"--timeout", "-1s"},
+                                                       {"--timeout", "9999h"},
+                                                       {"--timeout", "soon"},
+                                                       {"--ready-timeout", "1ns"},
+                                                       {"--ready-timeout", "5"},
+                                                       {"--memory", "-1"},
+                                                       {"--memory", "0"},
+                                                       {"--memory", "much"},
+                                                       {"--requests", "-1"},
+                                                       {"--retries", "-1"},
+                                                       {"--in-flight", "1025"},
+                                                       {"--rate", "-1"},
+                                                       {"--prefill-ranks", "65"},
+                                                       {"--decode-ranks", "0"},
+                                                       {"--block-tokens", "3"},
+                                                       {"--scale", "2"},
+                                                       {"--fault-seed", "-1"},
+                                                       {"--fault-seed", "9223372036854775744"},
+                                                       {"--fault-seed", "99999999999999999999"}};
+  for (const auto& [name, value] : wrong) {
+    EXPECT_EQ(run({"replay", "--trace", path, name, value}), 2) << name << " " << value << err();
+    EXPECT_THAT(err(), HasSubstr(name));
+    EXPECT_THAT(err(), HasSubstr(value));
+    EXPECT_EQ(out(), "");
+  }
+}
+
+TEST_F(ReplayCommandTest, ATraceThatIsAPipeIsRefusedAndNotWaitedFor) {
+  const std::string fifo = dir_.path() + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  EXPECT_EQ(run({"replay", "--trace", fifo}), 2);
+  EXPECT_THAT(err(), HasSubstr("not a regular file"));
+}
+
+TEST_F(ReplayCommandTest, ARankThatDoesNotStartInTimeIsEndedAndEndsTheRun) {
+  // No rank touches its memory within 1 ms; but the parent may be away just then, and find it done.
+  int code = 0;
+  for (int i = 0; i < 20 && code == 0; ++i) {
+    code = run({"replay", "--trace", trace(4), "--memory", "64MiB", "--ready-timeout", "1ms"});
+  }
+  EXPECT_EQ(code, 1);
+  EXPECT_THAT(err(), HasSubstr("was not ready within 1ms (--ready-timeout)"));
+  expect_nothing_left();
 }
 
 TEST_F(ReplayCommandTest, ABadTraceIsNamedByLineAndField) {

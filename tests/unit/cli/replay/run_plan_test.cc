@@ -1,10 +1,13 @@
 #include "cli/replay/run_plan.h"
 
+#include <cstdlib>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/replay/faults.h"
+#include "unit/cli/replay/temp_file.h"
 
 namespace stagelink::cli::replay {
 namespace {
@@ -12,6 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 RunPlan plan_of(const ReplayOptions& options) {
   auto plan = make_plan(options);
@@ -65,6 +69,67 @@ TEST(RunPlanTest, WrongOptionsAreNamed) {
   options = {};
   options.dtype = "fp7";
   EXPECT_THAT(refusal(options), HasSubstr("fp7"));
+}
+
+TEST(RunPlanTest, BothSidesOfWhatTheEngineTakes) {
+  const auto takes = [](Duration timeout, Duration start, uint64_t seed) {
+    ReplayOptions options;
+    options.timeout = timeout;
+    options.ready_timeout = start;
+    options.fault_seed = seed;
+    const auto plan = make_plan(options);
+    return plan.ok() ? "" : std::string(plan.status().message());
+  };
+  constexpr auto kMs = std::chrono::milliseconds(1);
+  constexpr auto kYear = std::chrono::hours(8760);
+  constexpr Duration kNs{1};
+  constexpr uint64_t kSeed = (uint64_t{1} << 63) - 1 - 64;
+  EXPECT_EQ(takes(kMs, kYear, kSeed), "");
+  EXPECT_EQ(takes(kYear, kMs, 1), "");
+  EXPECT_THAT(takes(kMs - kNs, kMs, 0),
+              HasSubstr("--timeout: 999999ns is not a duration from 1ms"));
+  EXPECT_THAT(takes(kYear + kNs, kMs, 0), HasSubstr("--timeout: "));
+  EXPECT_THAT(takes(kMs, kMs - kNs, 0), HasSubstr("--ready-timeout: 999999ns"));
+  EXPECT_THAT(takes(kMs, kYear + kNs, 0), HasSubstr("--ready-timeout: "));
+  EXPECT_THAT(takes(kMs, kMs, kSeed + 1), HasSubstr("--fault-seed: 9223372036854775744 is not"));
+}
+
+TEST(RunPlanTest, AWrongOptionOfTheEnvironmentIsRefusedBeforeTheStart) {
+  ::setenv("STAGELINK_COPY_THREADS", "many", 1);
+  const std::string refused = refusal({});
+  ::unsetenv("STAGELINK_COPY_THREADS");
+  EXPECT_THAT(refused, HasSubstr("STAGELINK_COPY_THREADS: copy_threads: `many`"));
+}
+
+TEST(RunPlanTest, ARequestOfAsManyPiecesAsABatchTakesIsTakenAndMoreAreRefused) {
+  const TempDir dir;
+  const auto outcome = [&dir](uint32_t tokens) {
+    std::string ids = "0";
+    for (uint32_t id = 1; id * 512 < tokens; ++id) ids += "," + std::to_string(id);
+    ReplayOptions options;
+    options.trace =
+        dir.write("trace.jsonl", "{\"timestamp\":0,\"input_length\":" + std::to_string(tokens) +
+                                     ",\"output_length\":1,\"hash_ids\":[" + ids + "]}");
+    options.model = "llama-3.2-1b";  // 32 pieces a block.
+    options.scale = "1";
+    options.block_tokens = 1;
+    options.memory_bytes = tokens * (uint64_t{32} << 10);
+    const auto plan = make_plan(options);
+    return plan.ok() ? "" : std::string(plan.status().message());
+  };
+  // There may be too little memory for it, but that is another matter.
+  EXPECT_THAT(outcome(32768), Not(HasSubstr("a batch takes")));
+  EXPECT_THAT(outcome(32769), HasSubstr("has 1048608 pieces, a batch takes at most 1048576"));
+}
+
+TEST(RunPlanTest, TheTimeToStartGrowsWithTheMemory) {
+  ReplayOptions options;
+  const auto needed = static_cast<int>(plan_of(options).memory_needed() >> 30);
+  EXPECT_EQ(plan_of(options).ready_timeout, std::chrono::seconds(60 + 10 * needed));
+  options.memory_bytes = 300 << 20;  // One prefill pool, and three of a decode rank: 1.2 GiB.
+  EXPECT_EQ(plan_of(options).ready_timeout, std::chrono::seconds(70));
+  options.ready_timeout = std::chrono::seconds(7);
+  EXPECT_EQ(plan_of(options).ready_timeout, std::chrono::seconds(7));
 }
 
 TEST(RunPlanTest, ATransportIsAListOfTheEngine) {

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "unit/cli/replay/temp_file.h"
 
@@ -135,6 +136,12 @@ TEST(TraceReaderTest, WhatCannotBeReadIsRefused) {
   const TempDir dir;
   EXPECT_EQ(TraceReader::open(dir.path() + "/none").status().reason(), Reason::kNotFound);
   EXPECT_EQ(TraceReader::open(dir.path()).status().reason(), Reason::kInvalidArgument);
+  const std::string fifo = dir.path() + "/fifo";  // Nobody will ever write to it.
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const auto refused = TraceReader::open(fifo);
+  EXPECT_EQ(refused.status().reason(), Reason::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr(fifo + " is a device"));
+  EXPECT_EQ(TraceReader::open("/dev/null").status().reason(), Reason::kInvalidArgument);
 }
 
 }  // namespace
