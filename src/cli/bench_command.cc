@@ -46,6 +46,14 @@ int bench_suite(const std::string& name, const SuiteOptions& options, bool json,
   return all_hold || !strict ? kExitOk : kExitFailed;
 }
 
+void add_huge_pages(CLI::App& command, std::string& effort) {
+  command
+      .add_option("--huge-pages", effort,
+                  "Huge pages for memory that the engines allocate: off, try or require")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"off", "try", "require"}));
+}
+
 void add_engine(CLI::App& app, int& exit_code) {
   struct Arguments {
     EngineBenchOptions options;
@@ -70,6 +78,7 @@ void add_engine(CLI::App& app, int& exit_code) {
       ->check(CLI::IsMember({"private", "shareable"}));
   command->add_option("--target-memory", args->target_memory, "The same in the target process")
       ->check(CLI::IsMember({"private", "shareable"}));
+  add_huge_pages(*command, args->options.huge_pages);
   command->add_option("--repetitions", args->options.repetitions, "Undisturbed ones to keep")
       ->check(CLI::Range(1, 10000));
   command->add_flag("--no-pin", args->no_pin, "Leave the choice of cores to the kernel");
@@ -105,6 +114,7 @@ void add_suite(CLI::App& app, int& exit_code) {
   command->add_option("name", args->suite, "engine or network")
       ->required()
       ->check(CLI::IsMember({"engine", "network"}));
+  add_huge_pages(*command, args->options.huge_pages);
   command->add_option("--only", args->options.only, "One group of cases, e.g. copy");
   command->add_option("--repetitions", args->options.repetitions, "Undisturbed ones to keep")
       ->check(CLI::Range(1, 10000));
@@ -135,6 +145,7 @@ void add_target(CLI::App& app, int& exit_code) {
   CLI::App* const command = app.add_subcommand(bench::kTargetCommand)->group("");
   command->add_option("--parent", args->parent)->required();
   command->add_option("--transports", args->options.transports)->delimiter(',')->required();
+  command->add_option("--huge-pages", args->options.huge_pages)->required();
   command->add_option("--core", args->core);
   command->callback([args, &exit_code] {
     if (args->core >= 0) args->options.core = args->core;

@@ -21,6 +21,7 @@ RigOptions rig_options(const EngineBenchOptions& options) {
   if (options.transport != "auto") out.transports = {options.transport};
   out.remote = options.target_memory;
   out.pin = options.pin;
+  out.huge_pages = options.huge_pages;
   return out;
 }
 
@@ -41,6 +42,7 @@ std::string EngineBenchReport::json() const {
                                 {"target_memory", name_of(options.target_memory)},
                                 {"block_bytes", options.shape.block_bytes},
                                 {"blocks", options.shape.blocks},
+                                {"huge_pages", options.huge_pages},
                                 {"repetitions", repetitions},
                                 {"dropped", dropped},
                                 {"quiet", quiet},
@@ -62,6 +64,7 @@ std::string EngineBenchReport::table() const {
                   name_of(options.op), options.shape.blocks, options.shape.block_bytes,
                   options.transport, name_of(options.memory), name_of(options.target_memory));
   out += fmt::format("  {}\n", route);
+  out += fmt::format("  huge pages: {}\n", options.huge_pages);
   out += fmt::format("  batch      p50 {:.1f} us, p99 {:.1f} us, {:.2f} GB/s\n", p50_us, p99_us,
                      gb_per_s());
   out += fmt::format("  submit     p50 {:.1f} us\n", submit_p50_us);

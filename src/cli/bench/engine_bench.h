@@ -16,6 +16,7 @@ struct EngineBenchOptions {
   Shape shape{.block_bytes = 4096, .blocks = 4096};
   uint32_t repetitions = 20;
   bool pin = true;
+  std::string huge_pages = "try";  // off, try or require, for memory of Engine::allocate.
 };
 
 struct EngineBenchReport {

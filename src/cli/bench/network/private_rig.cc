@@ -10,6 +10,7 @@ Result<std::unique_ptr<Rig>> make_private_rig(SuiteContext& context, std::string
   if (transport != "auto") options.transports = {std::string(transport)};
   options.remote = MemoryKind::kPrivate;
   options.pin = context.options().pin;
+  options.huge_pages = context.options().huge_pages;
   SL_ASSIGN(std::unique_ptr<Rig> rig, Rig::create(options));
   SL_TRY(rig->prepare(Op::kRead, MemoryKind::kPrivate));
   SL_TRY(rig->session(MemoryKind::kPrivate).status());

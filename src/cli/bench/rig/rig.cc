@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "cli/bench/rig/process_load.h"
+#include "config/engine_config.h"
 
 namespace stagelink::cli::bench {
 
@@ -20,7 +21,8 @@ constexpr uint64_t kVerifySeed = 77;
 
 Result<std::unique_ptr<Rig>> Rig::create(const RigOptions& options) {
   std::unique_ptr<Rig> rig(new Rig());
-  TargetOptions target{.transports = options.transports, .core = std::nullopt};
+  TargetOptions target{
+      .transports = options.transports, .core = std::nullopt, .huge_pages = options.huge_pages};
   if (options.pin) {
     SL_TRY(pin_to_core(kInitiatorCore));
     target.core = kTargetCore;
@@ -33,7 +35,7 @@ Result<std::unique_ptr<Rig>> Rig::create(const RigOptions& options) {
   rig->private_memory_.emplace(std::move(memory));
 
   EngineOptions engine_options;
-  engine_options.huge_pages = Effort::kTry;  // As the target's.
+  SL_TRY(config::set_option(engine_options, "huge_pages", options.huge_pages));
   engine_options.name = "bench-initiator";
   engine_options.transports = options.transports;
   SL_ASSIGN(rig->engine_, Engine::create(engine_options));

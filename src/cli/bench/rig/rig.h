@@ -21,6 +21,7 @@ struct RigOptions {
   std::vector<std::string> transports = EngineOptions{}.transports;
   MemoryKind remote = MemoryKind::kShareable;  // The kind of the target's region.
   bool pin = true;                             // This process to core 0, the target to core 1.
+  std::string huge_pages = "try";              // The engines' option of that name, on both sides.
 };
 
 inline constexpr int kInitiatorCore = 0;

@@ -15,6 +15,7 @@ Result<Rig*> SuiteContext::rig() {
   if (!rig_) {
     RigOptions options;
     options.pin = options_.pin;
+    options.huge_pages = options_.huge_pages;
     SL_ASSIGN(rig_, Rig::create(options));
   }
   return rig_.get();

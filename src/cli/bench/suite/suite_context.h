@@ -17,6 +17,7 @@ namespace stagelink::cli::bench {
 struct SuiteOptions {
   uint32_t repetitions = 20;
   bool pin = true;
+  std::string huge_pages = "try";
   std::string only;          // A group's name; empty: all groups.
   std::string peers_python;  // Interpreter that has the peers; empty: looked for.
   std::string python;        // Interpreter that has the stagelink package; empty: looked for.

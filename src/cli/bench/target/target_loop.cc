@@ -13,6 +13,7 @@
 #include "cli/bench/rig/private_memory.h"
 #include "cli/bench/rig/process_load.h"
 #include "cli/commands.h"
+#include "config/engine_config.h"
 #include "stagelink/engine.h"
 
 namespace stagelink::cli::bench {
@@ -192,7 +193,7 @@ Status serve(const TargetOptions& options) {
   EngineOptions engine_options;
   engine_options.name = "bench-target";
   engine_options.transports = options.transports;
-  engine_options.huge_pages = Effort::kTry;  // As a pool of this size should have: docs/memory.md.
+  SL_TRY(config::set_option(engine_options, "huge_pages", options.huge_pages));
   SL_ASSIGN(std::unique_ptr<Engine> engine, Engine::create(engine_options));
   Target target(std::move(engine));
   for (;;) {

@@ -24,9 +24,9 @@ std::vector<std::string> command_line(const TargetOptions& options) {
   for (const std::string& name : options.transports) {
     transports += (transports.empty() ? "" : ",") + name;
   }
-  std::vector<std::string> words = {"stagelink",    kTargetCommand,
-                                    "--parent",     std::to_string(::getpid()),
-                                    "--transports", transports};
+  std::vector<std::string> words = {
+      "stagelink",    kTargetCommand, "--parent",     std::to_string(::getpid()),
+      "--transports", transports,     "--huge-pages", options.huge_pages};
   if (options.core) {
     words.emplace_back("--core");
     words.push_back(std::to_string(*options.core));

@@ -17,7 +17,8 @@ namespace stagelink::cli::bench {
 
 struct TargetOptions {
   std::vector<std::string> transports;
-  std::optional<int> core;  // Unset: wherever the kernel puts it.
+  std::optional<int> core;         // Unset: wherever the kernel puts it.
+  std::string huge_pages = "try";  // The engine's option of that name.
 };
 
 // The name of the hidden command that target_loop serves.
