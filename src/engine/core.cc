@@ -89,7 +89,8 @@ Status EngineCore::open() {
   if (!registry.ok()) return registry.status();
   registry_ = *std::move(registry);
   if (may_use_cma()) offer_cma();
-  auto inbox = Inbox::create();
+  auto inbox =
+      Inbox::create([this](const std::string& what, const Status& why) { report(what, why); });
   if (!inbox.ok()) return inbox.status();
   inbox_ = *std::move(inbox);
   auto loop = ProgressLoop::create();

@@ -42,7 +42,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
 
   // Ok, or invalid_state: closed or forked.
   Status usable() const;
-  Status close(const Deadline& deadline);
+  // A call that comes while another one closes waits for it; all have the same answer.
+  Status close(const Deadline& deadline) SL_EXCLUDES(close_mutex_);
 
   Result<std::shared_ptr<memory::RegionRecord>> allocate(size_t bytes,
                                                          const memory::SegmentOptions& options);
@@ -120,6 +121,8 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   // True while one of them wants to be ticked soon.
   bool tick_peers(bool heartbeat) SL_EXCLUDES(peers_mutex_);
   void forget_local(const memory::RegionRecord& record);
+  Status close_all(const Deadline& deadline);
+  Status await_close(const Deadline& deadline) SL_EXCLUDES(close_mutex_);
   Status close_regions(const Deadline& deadline);
   void shut_down_loop();
 
@@ -142,6 +145,9 @@ class EngineCore : public std::enable_shared_from_this<EngineCore> {
   TransferPool transfers_;
   CopyPool copies_;
   std::atomic<bool> closed_{false};
+  Mutex close_mutex_;
+  CondVar close_ended_;
+  std::optional<Status> close_outcome_ SL_GUARDED_BY(close_mutex_);
 
   // Progress loop only (and close(), once the loop has ended).
   std::unique_ptr<Acceptor> acceptor_;

@@ -106,7 +106,24 @@ void EngineCore::retry_retired() {
 }
 
 Status EngineCore::close(const Deadline& deadline) {
-  if (closed_.exchange(true)) return Status();
+  if (closed_.exchange(true)) return await_close(deadline);
+  Status outcome = close_all(deadline);
+  MutexLock lock(close_mutex_);
+  close_outcome_ = outcome;
+  close_ended_.notify_all();
+  return outcome;
+}
+
+Status EngineCore::await_close(const Deadline& deadline) {
+  MutexLock lock(close_mutex_);
+  while (!close_outcome_.has_value()) {
+    if (close_ended_.wait_until(close_mutex_, deadline) || close_outcome_.has_value()) continue;
+    return Status(Reason::kTimedOut, "another call still closes the engine");
+  }
+  return *close_outcome_;
+}
+
+Status EngineCore::close_all(const Deadline& deadline) {
   const Status why(Reason::kClosed, "the engine was closed");
   for (TransferState* state : transfers_.active()) {
     if (state->phase() == TransferPhase::kRunning) state->end_early(why);
@@ -123,6 +140,9 @@ Status EngineCore::close(const Deadline& deadline) {
   if (inbox_ != nullptr) inbox_->close();
   const Status regions = close_regions(deadline);
   shut_down_loop();
+  // Handles may keep this object for long; nobody needs its descriptors any more.
+  if (inbox_ != nullptr) inbox_->close_fds();
+  if (registry_ != nullptr) registry_->close_table_fd();
   if (metrics_ != nullptr) metrics_->close();
   if (!runtime_dir_.empty()) remove_if_empty(runtime_dir_);
   return regions;

@@ -8,7 +8,6 @@
 #include <sys/eventfd.h>
 
 #include "base/futex.h"
-#include "base/log.h"
 
 namespace stagelink::engine {
 namespace {
@@ -33,31 +32,29 @@ InboundRing::InboundRing(InstanceId source, std::string source_name,
       page_(std::move(page)),
       consumer_(this->page()) {}
 
-size_t InboundRing::drain(size_t max, std::vector<Notification>& out) {
-  if (spoilt_) return 0;
+Status InboundRing::drain(size_t max, std::vector<Notification>& out) {
+  if (spoilt_) return Status();
   std::vector<transport::RingMessage> messages;
-  const Status status = consumer_.pop(max, messages);
-  if (!status.ok()) {
-    spoilt_ = true;
-    log_failure("notifications from " + source_name_ + " (" + source_.to_string() + ")", status);
-  }
+  Status status = consumer_.pop(max, messages);
+  spoilt_ = !status.ok();
   for (auto& message : messages) {
     out.push_back({source_, source_name_, std::move(message.payload), message.outcome});
   }
   if (on_taken && !messages.empty()) on_taken(messages.size());
-  return messages.size();
+  return status;
 }
 
-Inbox::Inbox(memory::SharedPages doorbell, UniqueFd event) noexcept
-    : doorbell_(std::move(doorbell)), event_(std::move(event)) {}
+Inbox::Inbox(memory::SharedPages doorbell, UniqueFd event, Report report) noexcept
+    : report_(std::move(report)), doorbell_(std::move(doorbell)), event_(std::move(event)) {}
 
-Result<std::unique_ptr<Inbox>> Inbox::create() {
+Result<std::unique_ptr<Inbox>> Inbox::create(Report report) {
   auto doorbell = memory::SharedPages::create("stagelink-doorbell", wire::kDoorbellBytes,
                                               memory::SharedPages::Peers::kMayWrite);
   if (!doorbell.ok()) return doorbell.status();
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event) return Status(Reason::kNofile, "eventfd: too many open files");
-  return std::unique_ptr<Inbox>(new Inbox(*std::move(doorbell), std::move(event)));
+  return std::unique_ptr<Inbox>(
+      new Inbox(*std::move(doorbell), std::move(event), std::move(report)));
 }
 
 void Inbox::add(std::shared_ptr<InboundRing> ring) {
@@ -65,8 +62,8 @@ void Inbox::add(std::shared_ptr<InboundRing> ring) {
   if (std::count_if(rings_.begin(), rings_.end(), departed) >= ptrdiff_t{kMaxDeparted}) {
     const auto oldest = std::find_if(rings_.begin(), rings_.end(), departed);
     if (!(*oldest)->empty()) {
-      log_failure("notifications of " + (*oldest)->source_name(),
-                  Status(Reason::kRingFull, "dropped: the peer has gone, and nobody takes them"));
+      report_("notifications of " + (*oldest)->source_name(),
+              Status(Reason::kRingFull, "dropped: the peer has gone, and nobody takes them"));
     }
     rings_.erase(oldest);
   }
@@ -116,7 +113,11 @@ size_t Inbox::drain(size_t max, std::vector<Notification>& out) {
   MutexLock lock(mutex_);
   const size_t count = rings_.size();
   for (size_t i = 0; i < count && out.size() < max; ++i) {
-    rings_[(next_ring_ + i) % count]->drain(max - out.size(), out);
+    InboundRing& ring = *rings_[(next_ring_ + i) % count];
+    const Status status = ring.drain(max - out.size(), out);
+    if (status.ok()) continue;
+    report_("notifications from " + ring.source_name() + " (" + ring.source().to_string() + ")",
+            status);
   }
   if (count != 0) next_ring_ = (next_ring_ + 1) % count;
   // What stays behind must keep the fd readable.
@@ -124,8 +125,12 @@ size_t Inbox::drain(size_t max, std::vector<Notification>& out) {
   return out.size();
 }
 
-int Inbox::arm_fileno() noexcept {
-  fileno_mode_.store(true);
+int Inbox::arm_fileno() {
+  {
+    MutexLock lock(mutex_);
+    if (fds_closed_) return -1;
+    fileno_mode_.store(true);
+  }
   armed().fetch_or(wire::kBellEvent);
   ring_bell();  // Something may have come before.
   return event_.get();
@@ -150,6 +155,13 @@ void Inbox::close() noexcept {
   ring_bell();
 }
 
+void Inbox::close_fds() {
+  MutexLock lock(mutex_);
+  fds_closed_ = true;
+  doorbell_.close_fd();
+  if (!fileno_mode_.load()) event_.reset();
+}
+
 void Inbox::clear_event() noexcept {
   uint64_t count = 0;
   while (ready(event_.get(), POLLIN) && ::read(event_.get(), &count, sizeof count) < 0 &&
@@ -160,6 +172,7 @@ void Inbox::clear_event() noexcept {
 void Inbox::ring_bell() noexcept {
   armed().store(0);
   futex_wake_all(armed(), FutexScope::kShared);
+  if (!fileno_mode_.load()) return;
   const uint64_t one = 1;
   while (ready(event_.get(), POLLOUT) && ::write(event_.get(), &one, sizeof one) < 0 &&
          errno == EINTR) {

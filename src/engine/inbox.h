@@ -3,6 +3,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/deadline.h"
@@ -27,7 +28,8 @@ class InboundRing {
 
   // Used by the inbox under its lock.
   bool empty() const noexcept { return spoilt_ || consumer_.empty(); }
-  size_t drain(size_t max, std::vector<Notification>& out);
+  // Fails once, when the peer is found to have broken its ring.
+  Status drain(size_t max, std::vector<Notification>& out);
   // Called by drain() when it has taken something, under the inbox's lock: short, and with the number
   // of messages. Set before the ring is added to the inbox.
   std::function<void(uint64_t)> on_taken;
@@ -49,7 +51,10 @@ class InboundRing {
 // Thread-safety: all methods may run at the same time.
 class Inbox {
  public:
-  static Result<std::unique_ptr<Inbox>> create();
+  // Told of every failure, by any thread and under the inbox's lock: what, and why.
+  using Report = std::function<void(const std::string& what, const Status& why)>;
+
+  static Result<std::unique_ptr<Inbox>> create(Report report);
 
   void add(std::shared_ptr<InboundRing> ring) SL_EXCLUDES(mutex_);
   // Rings of peers that still are connected; for the scan of access lanes.
@@ -57,8 +62,9 @@ class Inbox {
   size_t size() const SL_EXCLUDES(mutex_);
 
   std::vector<Notification> take(size_t max, const Deadline& deadline) SL_EXCLUDES(mutex_);
-  // From now on the doorbell stays armed, so that the fd tells of every arrival.
-  int arm_fileno() noexcept;
+  // From now on the doorbell stays armed, so that the fd tells of every arrival. -1 after
+  // close_fds().
+  int arm_fileno() SL_EXCLUDES(mutex_);
   // Something was put into a ring that no peer can ring for.
   void arrived() noexcept;
   // Called by the engine's timer: drops drained rings of departed peers, and rings the bell if a
@@ -66,26 +72,31 @@ class Inbox {
   void tick() SL_EXCLUDES(mutex_);
   // Wakes all sleepers for good.
   void close() noexcept;
+  // After close(), when no peer asks for the fds any more. What arm_fileno() gave stays open, and
+  // readable, until the inbox goes: an event loop may be waiting for it.
+  void close_fds() SL_EXCLUDES(mutex_);
 
   int doorbell_fd() const noexcept { return doorbell_.fd(); }
   int event_fd() const noexcept { return event_.get(); }
 
  private:
-  Inbox(memory::SharedPages doorbell, UniqueFd event) noexcept;
+  Inbox(memory::SharedPages doorbell, UniqueFd event, Report report) noexcept;
   size_t drain(size_t max, std::vector<Notification>& out) SL_EXCLUDES(mutex_);
   void sleep(const Deadline& deadline) noexcept;
   void clear_event() noexcept;
   void ring_bell() noexcept;
   std::atomic<uint32_t>& armed() const noexcept { return doorbell_.at<wire::Doorbell>()->armed; }
 
+  const Report report_;
   memory::SharedPages doorbell_;
-  UniqueFd event_;
+  UniqueFd event_;  // Looked at in fileno mode only; given back by close_fds() in the other.
   std::atomic<bool> fileno_mode_{false};
   std::atomic<bool> closed_{false};
   std::atomic<uint32_t> sleepers_{0};
   mutable Mutex mutex_;
   std::vector<std::shared_ptr<InboundRing>> rings_ SL_GUARDED_BY(mutex_);
   size_t next_ring_ SL_GUARDED_BY(mutex_) = 0;  // Where the next drain starts, for fairness.
+  bool fds_closed_ SL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace stagelink::engine

@@ -64,6 +64,7 @@ void ProgressLoop::stop() {
     if (std::exchange(ended_, true)) return;
   }
   poller_->run_once(Duration::zero());
+  poller_->close();
 }
 
 void ProgressLoop::run(std::function<void()> work) {

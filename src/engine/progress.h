@@ -26,7 +26,8 @@ class ProgressLoop {
   ProgressLoop& operator=(const ProgressLoop&) = delete;
 
   Status start(Tick tick);
-  // Ends the thread, if it was started, then runs on this thread what was handed over meanwhile.
+  // Ends the thread, if it was started, then runs on this thread what was handed over meanwhile,
+  // and gives the poller's descriptors back.
   void stop();
 
   // Hands `work` to the loop thread, in order. Slow paths only: it allocates. After stop() there is

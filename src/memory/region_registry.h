@@ -69,6 +69,8 @@ class RegionRegistry {
   uint64_t registered_bytes() const noexcept { return registered_bytes_.load(); }
   uint32_t size() const noexcept { return size_.load(); }
   int table_fd() const noexcept { return table_.fd(); }
+  // For the end of an engine: nobody else calls table_fd() any more.
+  void close_table_fd() noexcept { table_.close_fd(); }
   wire::TableHeader* header() const noexcept { return table_.at<wire::TableHeader>(); }
   // Tells peers where they can read our identity, and with it that they may use process_vm_readv.
   // Before the first peer has the table.

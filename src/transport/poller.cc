@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -97,8 +98,21 @@ void Poller::post(PollTask& task) noexcept {
 }
 
 void Poller::wake() noexcept {
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t put = ::write(event_.get(), &one, sizeof(one));
+  // Counted before the look, as close() looks after it has closed: it sees us, or we see it.
+  wakers_.fetch_add(1);
+  if (!closed_.load()) {
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t put = ::write(event_.get(), &one, sizeof(one));
+  }
+  wakers_.fetch_sub(1);
+}
+
+void Poller::close() noexcept {
+  closed_.store(true);
+  // The number may soon be another file's. A write to an eventfd that does not block is short.
+  while (wakers_.load() != 0) std::this_thread::yield();
+  event_.reset();
+  epoll_.reset();
 }
 
 bool Poller::forget(PollTask& task) noexcept {

@@ -61,6 +61,9 @@ class Poller {
   void wake() noexcept;
   // Takes a task out of the queue. True if it was there.
   bool forget(PollTask& task) noexcept;
+  // Gives the descriptors back: nothing can be added any more, and wake() does nothing. From the
+  // loop's thread, or once there is none. Tasks stay in the queue and do not run.
+  void close() noexcept;
 
  private:
   Poller(UniqueFd epoll, UniqueFd event) noexcept;
@@ -72,6 +75,8 @@ class Poller {
   UniqueFd event_;
   std::atomic<PollTask*> posted_{nullptr};  // Newest first.
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> closed_{false};
+  std::atomic<uint32_t> wakers_{0};  // Threads inside wake().
   // Loop thread: oldest first, taken from posted_.
   PollTask* ready_ = nullptr;
   PollTask** ready_end_ = &ready_;

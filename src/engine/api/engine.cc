@@ -88,7 +88,9 @@ Result<std::vector<Notification>> Engine::notifications(Duration timeout, size_t
 
 Result<int> Engine::fileno() {
   SL_TRY(core_->usable());
-  return core_->inbox().arm_fileno();
+  const int fd = core_->inbox().arm_fileno();
+  if (fd < 0) return Status(Reason::kClosed, "the engine is closed");
+  return fd;
 }
 
 std::string Engine::metrics_text() const {

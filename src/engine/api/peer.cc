@@ -93,8 +93,12 @@ Status Peer::notify(std::span<const std::byte> payload) {
 
 Status Peer::notify(std::span<const std::byte> payload, const Transfer& after) {
   SL_TRY(state_->core().usable());
-  SL_TRY(state_->check_notification(payload.size()));
-  return after.state_->notify_after(state_, {payload.begin(), payload.end()});
+  Status status = state_->check_notification(payload.size());
+  if (status.ok()) {
+    status = after.state_->notify_after(state_, {payload.begin(), payload.end()});
+  }
+  if (!status.ok()) state_->core().metrics().fail(status.reason());
+  return status;
 }
 
 Status Peer::close() {

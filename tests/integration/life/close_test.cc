@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include <poll.h>
+
 #include "integration/support/engine_test.h"
 #include "integration/support/ranges.h"
 
@@ -121,6 +123,34 @@ TEST_F(LifeTest, ThousandEnginesLeaveNothing) {
   }
   EXPECT_EQ(open_fds(), fds);
   EXPECT_TRUE(eventually([&] { return running_threads() == threads; }));
+}
+
+TEST_F(LifeTest, ACloseGivesBackEveryDescriptorThoughTheObjectStays) {
+  OwnerProcess owner(options("owner"));
+  const OwnedRegion remote = owner.allocate(65536);
+  const PrivateMemory memory(65536);
+  { const auto warm = make_engine("warm"); }
+  const size_t fds = open_fds();
+  const auto engine = make_engine("reader");
+  const Region local = must(engine->register_memory(memory.data(), memory.size()));
+  const std::array<const Region*, 1> own = {&local};
+  const Peer peer = must(engine->connect(owner.descriptor()));
+  Session session = must(peer.session(own, std::span(&remote.desc, 1)));
+  ASSERT_OK(must(session.read(whole(65536))).wait(5s));
+  EXPECT_GT(open_fds(), fds);
+  EXPECT_OK(engine->close());
+  EXPECT_EQ(open_fds(), fds);
+}
+
+TEST_F(LifeTest, TheFdOfAnEventLoopStaysReadableAfterTheClose) {
+  const auto engine = make_engine("reader");
+  pollfd fd{must(engine->fileno()), POLLIN, 0};
+  EXPECT_OK(engine->notifications(0s).status());
+  EXPECT_EQ(::poll(&fd, 1, 0), 0);
+  EXPECT_OK(engine->close());
+  EXPECT_EQ(::poll(&fd, 1, 0), 1);
+  EXPECT_EQ(fd.revents, POLLIN);
+  EXPECT_REASON(Reason::kClosed, engine->fileno().status());
 }
 
 TEST_F(LifeTest, HundredConnectionsLeaveNothing) {

@@ -164,16 +164,19 @@ class ReaderInsideTest : public EngineTest, public ::testing::WithParamInterface
     for (int attempt = 0; attempt < 50 && status.reason() != Reason::kReaderInside; ++attempt) {
       region_.emplace(must(engine_->allocate(kBytes)));
       fill_pattern(region_->bytes(), seed());
-      reader_.emplace("read_for_ever");
-      reader_->channel().send(transport_of(GetParam()));
-      reader_->channel().send(runtime_dir());
-      reader_->channel().send(engine_->descriptor());
-      reader_->channel().send(region_->descriptor().pack());
-      EXPECT_EQ(reader_->channel().receive_text(), "ready");
+      start_reader();
       reader_->stop();  // Mostly inside; if between two copies, once more.
       status = region_->deregister(50ms);
     }
     return status;
+  }
+  void start_reader() {
+    reader_.emplace("read_for_ever");
+    reader_->channel().send(transport_of(GetParam()));
+    reader_->channel().send(runtime_dir());
+    reader_->channel().send(engine_->descriptor());
+    reader_->channel().send(region_->descriptor().pack());
+    EXPECT_EQ(reader_->channel().receive_text(), "ready");
   }
   void close_all() {
     reader_.reset();
@@ -254,6 +257,28 @@ TEST_P(ReaderInsideTest, CloseOfTheEngineIsBoundedAndSaysWhoIsInside) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, 3s);
   EXPECT_EQ(first_wrong(region_->bytes(), seed()), std::nullopt);
   close_all();
+}
+
+TEST_P(ReaderInsideTest, ASecondCloseWaitsForTheFirstWithABoundOfItsOwn) {
+  Status second;
+  for (int attempt = 0; attempt < 50 && second.reason() != Reason::kTimedOut; ++attempt) {
+    close_all();
+    engine_ = make_engine("owner");
+    region_.emplace(must(engine_->allocate(kBytes)));
+    start_reader();
+    reader_->stop();  // Mostly inside; if between two copies, once more.
+    Status first(Reason::kSystem, "never set");
+    std::thread closer([&] { first = engine_->close(20s); });
+    EXPECT_TRUE(eventually([&] { return engine_->fileno().status().reason() == Reason::kClosed; }));
+    second = engine_->close(50ms);
+    reader_->resume();
+    const Status third = engine_->close(20s);
+    EXPECT_OK(engine_->close(0s)) << "what has ended is not waited for";
+    closer.join();
+    EXPECT_OK(first);
+    EXPECT_OK(third);
+  }
+  EXPECT_REASON(Reason::kTimedOut, second);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <unistd.h>
@@ -54,7 +55,11 @@ class InboxTest : public ::testing::Test {
     return ::poll(&fd, 1, 0) == 1;
   }
 
-  std::unique_ptr<Inbox> inbox_ = *Inbox::create();
+  std::vector<std::string> failures_;  // By their reason.
+  std::unique_ptr<Inbox> inbox_ =
+      *Inbox::create([this](const std::string& what, const Status& why) {
+        failures_.push_back(what + ": " + std::string(reason_name(why.reason())));
+      });
 };
 
 TEST_F(InboxTest, EachSenderKeepsItsOrder) {
@@ -141,6 +146,30 @@ TEST_F(InboxTest, SpoiltRingIsNotReadAgainAndOthersAre) {
   EXPECT_EQ(taken[0].source.low, 2U);
   EXPECT_TRUE(bad.ring->spoilt());
   EXPECT_TRUE(take().empty());
+  ASSERT_EQ(failures_.size(), 1U);  // Told once.
+  EXPECT_TRUE(failures_[0].starts_with("notifications from sender-1 (")) << failures_[0];
+  EXPECT_TRUE(failures_[0].ends_with(": frame")) << failures_[0];
+}
+
+TEST_F(InboxTest, FdsGoAtTheEndButForTheOneThatAnEventLoopWaitsFor) {
+  const int doorbell = inbox_->doorbell_fd();
+  const int event = inbox_->event_fd();
+  const auto open = [](int fd) { return ::fcntl(fd, F_GETFD) != -1; };
+  inbox_->close();
+  EXPECT_TRUE(open(doorbell) && open(event));
+  inbox_->close_fds();
+  EXPECT_FALSE(open(doorbell) || open(event));
+  EXPECT_EQ(inbox_->arm_fileno(), -1);
+  inbox_->close();  // Nothing is written anywhere.
+
+  inbox_ = *Inbox::create([](const std::string&, const Status&) {});
+  const int waited_for = inbox_->arm_fileno();
+  EXPECT_TRUE(take().empty());
+  EXPECT_FALSE(readable());
+  inbox_->close();
+  inbox_->close_fds();
+  EXPECT_EQ(inbox_->event_fd(), waited_for);
+  EXPECT_TRUE(readable()) << "the loop must see the end";
 }
 
 TEST_F(InboxTest, DepartedRingIsDrainedBeforeItGoes) {

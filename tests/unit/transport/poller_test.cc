@@ -1,12 +1,15 @@
 #include "transport/poller.h"
 
 #include <atomic>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -160,6 +163,35 @@ TEST_F(PollerTest, TasksOfManyThreadsAllRun) {
   poller->wake();
   loop.join();
   EXPECT_EQ(runs, kThreads * kPosts);
+}
+
+TEST_F(PollerTest, ACloseGivesTheDescriptorsBackWhileOthersWake) {
+  const auto count = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+  };
+  Handler handler;
+  ASSERT_TRUE(poller->add(a.get(), EPOLLIN, &handler).ok());
+  const auto before = count();
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> wakers;
+  for (int i = 0; i < 3; ++i) {
+    wakers.emplace_back([&] {
+      while (!stop) poller->wake();
+    });
+  }
+  poller->close();
+  EXPECT_EQ(count(), before - 2);
+  // The numbers are given out again; whatever gets them must not be written to.
+  const UniqueFd one(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const UniqueFd two(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (int i = 0; i < 1000; ++i) poller->wake();
+  stop = true;
+  for (std::thread& waker : wakers) waker.join();
+  uint64_t rings = 0;
+  EXPECT_EQ(::read(one.get(), &rings, sizeof(rings)), -1);
+  EXPECT_EQ(::read(two.get(), &rings, sizeof(rings)), -1);
+  EXPECT_FALSE(poller->add(b.get(), EPOLLIN, &handler).ok());
+  poller->remove(a.get(), &handler);  // As late owners do.
 }
 
 TEST(PollerLimitTest, SaysThatTheProcessHasTooManyOpenFiles) {
