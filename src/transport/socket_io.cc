@@ -130,6 +130,11 @@ void tune_tcp(int fd) noexcept {
   set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
 }
 
+void break_off(int fd) noexcept {
+  const linger at_once{1, 0};
+  ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+}
+
 Status socket_failure(std::string_view what, int error) {
   const std::string text = fmt::format("{}: {}", what, std::strerror(error));
   switch (error) {

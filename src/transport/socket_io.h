@@ -40,6 +40,9 @@ void widen_send_buffer(int fd) noexcept;
 // about a minute, also by a side that only waits.
 void tune_tcp(int fd) noexcept;
 
+// From now on closing the socket resets a TCP connection: bytes that have not arrived never do.
+void break_off(int fd) noexcept;
+
 // What errno value `error` of a socket call means.
 Status socket_failure(std::string_view what, int error);
 

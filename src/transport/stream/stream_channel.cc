@@ -398,6 +398,7 @@ void StreamChannel::shut(const Status& requests_end_with) {
     if (request != nullptr) ended_.push_back({request, requests_end_with});
   }
   while (PostedRequest* request = waiting_.pop()) ended_.push_back({request, requests_end_with});
+  if (fd_) break_off(fd_.get());  // The owner need not read what was on its way.
   fd_.reset();
 }
 

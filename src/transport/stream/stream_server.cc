@@ -15,9 +15,9 @@ StreamServer::~StreamServer() = default;
 
 Status StreamServer::check_room(InstanceId peer) const {
   for (const PeerShare& share : shares_) {
-    if (share.peer != peer || share.connections < kMaxConnectionsPerPeer) continue;
+    if (share.peer != peer || share.servings.size() < kMaxConnectionsPerPeer) continue;
     return Status(Reason::kLimit, fmt::format("peer {} has {} data connections already",
-                                              peer.to_string(), share.connections));
+                                              peer.to_string(), share.servings.size()));
   }
   return {};
 }
@@ -28,10 +28,10 @@ Status StreamServer::serve(UniqueFd fd, InstanceId peer, bool checked) {
   auto serving = StreamServing::create({poller_, registry_, metrics_, share.budget}, std::move(fd),
                                        peer, checked, *this);
   if (serving.ok()) {
-    ++share.connections;
+    share.servings.push_back(serving->get());
     servings_.push_back(*std::move(serving));
   }
-  std::erase_if(shares_, [](const PeerShare& unused) { return unused.connections == 0; });
+  std::erase_if(shares_, [](const PeerShare& unused) { return unused.servings.empty(); });
   return serving.status();
 }
 
@@ -65,8 +65,18 @@ void StreamServer::drop(InstanceId peer) {
   });
 }
 
+void StreamServer::on_write(StreamServing& serving) {
+  std::vector<StreamServing*> orphaned;
+  for (StreamServing* other : share_of(serving.peer()).servings) {
+    if (other != &serving && other->has_orphaned_write()) orphaned.push_back(other);
+  }
+  for (StreamServing* other : orphaned) end(*other);
+}
+
 // The serving has told of its failure.
-void StreamServer::on_closed(StreamServing& serving, const Status&) {
+void StreamServer::on_closed(StreamServing& serving, const Status&) { end(serving); }
+
+void StreamServer::end(StreamServing& serving) {
   const auto at = std::find_if(servings_.begin(), servings_.end(),
                                [&](const auto& held) { return held.get() == &serving; });
   if (at == servings_.end()) return;
@@ -77,8 +87,9 @@ void StreamServer::on_closed(StreamServing& serving, const Status&) {
 
 void StreamServer::forget(const StreamServing& serving) {
   std::erase(busy_, &serving);
-  --share_of(serving.peer()).connections;
-  std::erase_if(shares_, [](const PeerShare& share) { return share.connections == 0; });
+  PeerShare& share = share_of(serving.peer());
+  std::erase(share.servings, &serving);
+  std::erase_if(shares_, [](const PeerShare& unused) { return unused.servings.empty(); });
 }
 
 }  // namespace stagelink::transport

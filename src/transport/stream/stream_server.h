@@ -45,10 +45,12 @@ class StreamServer final : private StreamServing::Owner {
   // What the connections of one peer share.
   struct PeerShare {
     InstanceId peer;
-    size_t connections = 0;
+    std::vector<StreamServing*> servings;
     std::shared_ptr<ListBudget> budget = std::make_shared<ListBudget>();
   };
   void on_busy(StreamServing& serving) override;
+  void on_write(StreamServing& serving) override;
+  void end(StreamServing& serving);
   void on_closed(StreamServing& serving, const Status& why) override;
   PeerShare& share_of(InstanceId peer);
   void forget(const StreamServing& serving);

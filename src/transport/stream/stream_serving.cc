@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/epoll.h>
 
 #include "base/log.h"
@@ -85,6 +86,12 @@ bool StreamServing::tick() {
   }
   told_busy_ = busy();
   return told_busy_;
+}
+
+bool StreamServing::has_orphaned_write() const noexcept {
+  if (!write_.used) return false;
+  pollfd other_end{fd_.get(), POLLRDHUP, 0};  // Also while there still are bytes to be read.
+  return ::poll(&other_end, 1, 0) == 1;
 }
 
 bool StreamServing::busy() const noexcept { return read_.used || write_.used || queue_size_ > 0; }
@@ -280,6 +287,7 @@ Status StreamServing::queue_read(uint64_t id, std::span<const std::byte> payload
 
 Status StreamServing::begin_write(uint64_t id, std::span<const std::byte> payload) {
   SL_TRY(wire::decode_batch_header_to(payload, write_batch_));
+  owner_.on_write(*this);
   write_.list_bytes = std::exchange(incoming_list_, 0);
   write_.id = id;
   write_.deadline = deadline_of(write_batch_);

@@ -43,6 +43,9 @@ class StreamServing final : private PollHandler,
    public:
     // It has requests, and wants to be ticked until tick() answers false.
     virtual void on_busy(StreamServing& serving) = 0;
+    // A write begins. What a former one, whose connection is lost to the peer, has still on its way
+    // must not land behind it: the owner ends such connections.
+    virtual void on_write(StreamServing& serving) = 0;
     // The last call, exactly once, unless the owner destroys the serving first. Ok: the peer closed
     // between frames. The owner may destroy the serving inside it.
     virtual void on_closed(StreamServing& serving, const Status& why) = 0;
@@ -68,6 +71,8 @@ class StreamServing final : private PollHandler,
   // because this may call Owner::on_closed.
   bool tick();
   InstanceId peer() const noexcept { return peer_; }
+  // In the middle of a write that nobody waits for any more: the other end has gone.
+  bool has_orphaned_write() const noexcept;
   uint64_t socket_calls() const noexcept { return sender_.calls() + receiver_.calls(); }
 
   static constexpr size_t kMaxQueuedReads = 32;

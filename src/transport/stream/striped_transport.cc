@@ -125,8 +125,9 @@ StripedTransport::Group* StripedTransport::open_group(PostedRequest& request) {
   group.used = 0;
   group.users = 1;  // post_parts().
   request.id = group.id;
-  if (channels_.size() == 1 || request.total_bytes < stripe_min_bytes_) {
-    Part& part = add_part(group, idlest());
+  const bool is_read = request.direction == Direction::kRead;
+  if (!is_read || channels_.size() == 1 || request.total_bytes < stripe_min_bytes_) {
+    Part& part = add_part(group, is_read ? idlest() : channels_.front());
     part.items = request.items;
     part.total_bytes = request.total_bytes;
   } else {

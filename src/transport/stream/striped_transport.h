@@ -9,9 +9,10 @@
 
 namespace stagelink::transport {
 
-// Several channels to one peer as one. A request of at least `stripe_min_bytes` is cut, by bytes,
-// into as many parts as there are channels; a smaller one goes whole to the channel with the fewest
-// bytes under way.
+// Several channels to one peer as one. A read of at least `stripe_min_bytes` is cut, by bytes, into
+// as many parts as there are channels; a smaller one goes whole to the channel with the fewest
+// bytes under way. All writes go to the first channel: what a failed one has still on its way would
+// else arrive behind the bytes of its successor.
 //
 // 1. A request is over when all its parts are. It fails with the first failure, which cancels the
 //    other parts; on_done is called exactly once, when no part touches memory any more.

@@ -65,9 +65,8 @@ TEST(StreamListTest, ConnectionsOfOnePeerShareABudget) {
   const auto step = [&] { rig.settle(); };
   std::vector<int> fds;
   std::vector<std::unique_ptr<RawPeer>> peers;
-  const wire::FrameHeader announced{.type = wire::FrameType::kRead,
-                                    .payload_bytes = wire::kMaxBatchBytes,
-                                    .request_id = 1};
+  const wire::FrameHeader announced{
+      .type = wire::FrameType::kRead, .payload_bytes = wire::kMaxBatchBytes, .request_id = 1};
   const std::vector<std::byte> some(1000);
   for (int i = 0; i < 3; ++i) {
     auto [ours, theirs] = socket_pair();
@@ -92,6 +91,43 @@ TEST(StreamListTest, ConnectionsOfOnePeerShareABudget) {
   peers[0].reset();
   rig.settle();
   EXPECT_EQ(untaken(fds[2]), 0);
+}
+
+// What a failed write has still on its way must not land on top of its successor.
+TEST(StreamServerTest, WriteFindsNobodyElseInTheMiddleOfOneThatWasGivenUp) {
+  StreamRig rig;
+  const auto step = [&] { rig.settle(); };
+  std::vector<std::byte> remote(1000, std::byte{0});
+  const auto region = rig.add_region(remote);
+  wire::BatchHeader batch;
+  batch.timeout_ms = 10'000;
+  batch.total_bytes = remote.size();
+  batch.regions = {{region->desc.index, region->desc.generation}};
+  batch.ranges = {{.region = 0, .offset = 0, .bytes = remote.size()}};
+  const auto connect = [&] {
+    auto [ours, theirs] = socket_pair();
+    EXPECT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 9}, false).ok());
+    return std::make_unique<RawPeer>(std::move(ours), step);
+  };
+  auto given_up = connect();
+  const auto alive = connect();
+  const auto next = connect();
+  const size_t before = rig.server->connections();
+  const auto bytes = [](size_t count, int value) {
+    return std::vector<std::byte>(count, static_cast<std::byte>(value));
+  };
+  ASSERT_TRUE(given_up->send_batch(wire::FrameType::kWrite, 1, batch));
+  ASSERT_TRUE(given_up->send_frame(wire::FrameType::kData, 1, bytes(400, 1)));
+  ASSERT_TRUE(alive->send_batch(wire::FrameType::kWrite, 1, batch));
+  EXPECT_EQ(region->gate.pins(), 2U) << "writers that live do not disturb each other";
+  given_up.reset();
+  ASSERT_TRUE(next->send_batch(wire::FrameType::kWrite, 1, batch));
+  EXPECT_EQ(rig.server->connections(), before - 1);
+  ASSERT_TRUE(next->send_frame(wire::FrameType::kData, 1, bytes(1000, 2)));
+  EXPECT_EQ(std::count(remote.begin(), remote.end(), std::byte{2}), 1000);
+  ASSERT_TRUE(alive->send_frame(wire::FrameType::kData, 1, bytes(1000, 3)));
+  EXPECT_EQ(std::count(remote.begin(), remote.end(), std::byte{3}), 1000);
+  EXPECT_EQ(region->gate.pins(), 0U);
 }
 
 // A list that is checked in several steps.

@@ -60,7 +60,7 @@ class StripedTransportTest : public ::testing::Test {
     request.remote_regions = request.held_regions;
     request.total_bytes = bytes;
     request.deadline = Deadline::in(10s);
-    request.direction = Direction::kWrite;
+    request.direction = Direction::kRead;
   }
 
   StripedTransport striped{kMin};
@@ -108,7 +108,7 @@ TEST_F(StripedTransportTest, LargeRequestIsCutByBytesWithoutLossOrOverlap) {
         ASSERT_LE(channel->posted.size(), 1U);
         for (const PostedRequest* part : channel->posted) {
           total += part->total_bytes;
-          EXPECT_EQ(part->direction, Direction::kWrite);
+          EXPECT_EQ(part->direction, Direction::kRead);
           EXPECT_EQ(part->remote_regions.data(), request.held_regions.data());
           seen.insert(seen.end(), part->items.begin(), part->items.end());
         }
@@ -131,6 +131,31 @@ TEST_F(StripedTransportTest, LargeRequestIsCutByBytesWithoutLossOrOverlap) {
       EXPECT_TRUE(request.status.ok());
     }
   }
+}
+
+TEST_F(StripedTransportTest, WritesTakeTheFirstChannelWholeAndInOrder) {
+  const auto all = channels(3);
+  TestRequest large;
+  TestRequest small;
+  for (auto [request, bytes] :
+       {std::pair(&large, uint64_t{1} << 20), std::pair(&small, uint64_t{8})}) {
+    fill(*request, bytes, 4096);
+    request->direction = Direction::kWrite;
+    striped.post(*request);
+  }
+  ASSERT_EQ(all[0]->posted.size(), 2U);
+  EXPECT_EQ(all[0]->posted[0]->total_bytes, uint64_t{1} << 20);
+  EXPECT_EQ(all[0]->posted[1]->total_bytes, 8U);
+  EXPECT_TRUE(all[1]->posted.empty() && all[2]->posted.empty());
+  all[0]->end(0, Status(Reason::kConnectionCut, "cut"));
+  EXPECT_EQ(striped.channels(), 2U);
+  TestRequest next;
+  fill(next, 8, 8);
+  next.direction = Direction::kWrite;
+  striped.post(next);
+  EXPECT_EQ(all[1]->posted.size(), 1U);
+  all[0]->end(0);
+  all[1]->end(0);
 }
 
 TEST_F(StripedTransportTest, FirstFailureCancelsTheOthersAndIsTheOutcome) {
