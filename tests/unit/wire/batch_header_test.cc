@@ -41,6 +41,19 @@ TEST(BatchHeaderTest, RoundTrips) {
   }
 }
 
+// 15,000 scattered blocks, and the same bytes in one piece (T52).
+TEST(BatchHeaderTest, ABlockCostsAtMostFortyBytesAndOnePieceNextToNothing) {
+  BatchHeader batch{.by_address = false,
+                    .timeout_ms = 1,
+                    .total_bytes = 15000 * 4096,
+                    .regions = {{0, 1}},
+                    .ranges = {}};
+  for (uint64_t i = 0; i < 15000; ++i) batch.ranges.push_back({0, 2 * i * 4096, 4096});
+  EXPECT_LE(encode(batch).size(), 15000U * 40);
+  batch.ranges = {{0, 0, 15000 * 4096}};
+  EXPECT_LE(encode(batch).size(), 4096U);
+}
+
 TEST(BatchHeaderTest, RefusesEveryTruncation) {
   expect_all_truncations_refused(encode(kSample), decode_batch_header);
 }
