@@ -135,7 +135,7 @@ TEST_P(ChurnTest, GaugesAreFlat) {
   settle();
   EXPECT_GT(steps, 0U);
   EXPECT_TRUE(eventually([&] { return open_fds() <= fds + 2; })) << open_fds() << " from " << fds;
-  EXPECT_LE(running_threads(), threads);
+  EXPECT_LE(running_threads(), threads + 1);  // A copy thread may have been started since.
   EXPECT_EQ(metric(*engine_, "mapped_bytes"), 0);
   EXPECT_EQ(metric(*engine_, "duplicate_completions_total"), 0);
   if (kSanitized) return;  // Freed memory is kept for a while.
