@@ -134,11 +134,13 @@ TEST_F(LifeTest, ACloseGivesBackEveryDescriptorThoughTheObjectStays) {
   const auto engine = make_engine("reader");
   const Region local = must(engine->register_memory(memory.data(), memory.size()));
   const std::array<const Region*, 1> own = {&local};
-  Peer peer = must(engine->connect(owner.descriptor()));
-  Session session = must(peer.session(own, std::span(&remote.desc, 1)));
-  ASSERT_OK(must(session.read(whole(65536))).wait(5s));
+  std::optional<Peer> peer(must(engine->connect(owner.descriptor())));
+  std::optional<Session> session(must(peer->session(own, std::span(&remote.desc, 1))));
+  ASSERT_OK(must(session->read(whole(65536))).wait(5s));
   EXPECT_GT(open_fds(), fds);
   EXPECT_OK(engine->close());
+  session.reset();
+  peer.reset();  // The handle of a peer keeps its bell and its pidfd.
   EXPECT_EQ(open_fds(), fds);
 }
 
