@@ -16,6 +16,10 @@ constexpr double kCuts = 4;
 constexpr double kFlips = 12;
 // The share of the largest request's attempts that may fail by drops, and by cuts.
 constexpr double kMaxFailing = 0.1;
+// The share of slices that may be delayed, and flipped, in runs of few slices: faults are drawn one
+// for a slice, so the shares of all kinds must stay below one together.
+constexpr double kMaxDelayed = 0.25;
+constexpr double kMaxFlipped = 0.3;
 constexpr double kMillion = 1e6;
 constexpr auto kTimeout = std::chrono::seconds(3);
 
@@ -40,8 +44,8 @@ void set_faults(uint64_t seed, const WorkloadSize& size, RankConfig& config) {
   config.fault_seed = seed;
   config.fault_drop_ppm = ppm(std::min(kDrops / all, kMaxFailing / largest));
   config.fault_cut_ppm = ppm(std::min(kCuts / all, kMaxFailing / largest));
-  config.fault_delay_ppm = ppm(kDelays / all);
-  config.fault_flip_ppm = ppm(kFlips / all);
+  config.fault_delay_ppm = ppm(std::min(kDelays / all, kMaxDelayed));
+  config.fault_flip_ppm = ppm(std::min(kFlips / all, kMaxFlipped));
   config.timeout = kTimeout;
 }
 
