@@ -279,6 +279,7 @@ TEST_P(ReaderInsideTest, ASecondCloseWaitsForTheFirstWithABoundOfItsOwn) {
     EXPECT_OK(third);
   }
   EXPECT_REASON(Reason::kTimedOut, second);
+  close_all();
 }
 
 }  // namespace

@@ -169,8 +169,9 @@ TEST_P(ReplayWayTest, SeveralRanksOnEachSideWorkTogether) {
 
 INSTANTIATE_TEST_SUITE_P(, ReplayWayTest,
                          ::testing::Values(Way{"read", "shm"}, Way{"read", "cma"},
-                                           Way{"read", "unix"}, Way{"write", "shm"},
-                                           Way{"write", "cma"}, Way{"write", "unix"}),
+                                           Way{"read", "unix"}, Way{"read", "tcp"},
+                                           Way{"write", "shm"}, Way{"write", "cma"},
+                                           Way{"write", "unix"}, Way{"write", "tcp"}),
                          [](const auto& way) {
                            return std::string(way.param.mode) + "_" + way.param.transport;
                          });

@@ -64,8 +64,8 @@ TEST(RunPlanTest, WrongOptionsAreNamed) {
   options.rate = -1;
   EXPECT_THAT(refusal(options), HasSubstr("--rate"));
   options = {};
-  options.transport = "tcp";
-  EXPECT_THAT(refusal(options), HasSubstr("\"tcp\" is none of"));
+  options.transport = "ucx";
+  EXPECT_THAT(refusal(options), HasSubstr("\"ucx\" is none of"));
   options = {};
   options.dtype = "fp7";
   EXPECT_THAT(refusal(options), HasSubstr("fp7"));

@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 
 #include "base/deadline.h"
+#include "base/runtime_dir.h"
 #include "base/unique_fd.h"
 #include "unit/cli/replay/halves/command.h"
 
@@ -40,6 +41,16 @@ class HalvesTest : public ::testing::Test {
     }
   }
   std::string runtime() const { return dir_.path() + "/run"; }
+  // What the ranks of a killed half leave goes when the next engine starts, once they have ended.
+  void reclaim_as_the_next_engine_does() const {
+    const Deadline deadline = Deadline::in(std::chrono::seconds(60));
+    std::error_code gone;
+    while (fs::directory_iterator(runtime(), gone) != fs::directory_iterator()) {
+      if (deadline.passed()) return;
+      if (reclaim_dead_entries(runtime()) > 0) continue;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
   void slow_trace() { trace_ = dir_.write("trace.jsonl", small_trace(40, 100)); }
 
   Words words(const std::string& role, const Words& more) const {
@@ -225,6 +236,7 @@ TEST_F(HalvesTest, AKilledHalfEndsTheOtherWithItsName) {
   EXPECT_EQ(prefill_->wait(), -SIGKILL);
   EXPECT_EQ(decode_->wait(), 1);
   EXPECT_THAT(said(), HasSubstr("the prefill half at 127.0.0.1:" + std::to_string(port_)));
+  reclaim_as_the_next_engine_does();
 }
 
 TEST_F(HalvesTest, AKilledDecodeHalfEndsThePrefillHalf) {
@@ -235,6 +247,7 @@ TEST_F(HalvesTest, AKilledDecodeHalfEndsThePrefillHalf) {
   EXPECT_EQ(decode_->wait(), -SIGKILL);
   EXPECT_EQ(prefill_->wait(), 1);
   EXPECT_THAT(prefill_->err(), HasSubstr("the decode half at 127.0.0.1 has gone"));
+  reclaim_as_the_next_engine_does();
 }
 
 TEST_F(HalvesTest, AKilledRankOfEitherHalfIsReplaced) {
