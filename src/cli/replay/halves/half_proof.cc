@@ -15,10 +15,9 @@ namespace {
 constexpr std::string_view kLabel = "stagelink replay 1\n";
 
 std::vector<std::byte> labelled(std::string_view hello) {
-  const auto label = std::as_bytes(std::span(kLabel));
-  const auto text = std::as_bytes(std::span(hello));
-  std::vector<std::byte> bytes(label.begin(), label.end());
-  bytes.insert(bytes.end(), text.begin(), text.end());
+  std::vector<std::byte> bytes(kLabel.size() + hello.size());
+  const auto end_of_label = std::ranges::copy(std::as_bytes(std::span(kLabel)), bytes.begin()).out;
+  std::ranges::copy(std::as_bytes(std::span(hello)), end_of_label);
   return bytes;
 }
 
