@@ -54,7 +54,7 @@ aarch64: ## Check that the library's layers compile for 64-bit Arm
 	@tools/setup.sh aarch64
 	@cmake -S . -B build/aarch64 -G Ninja --toolchain cmake/aarch64.cmake $(CMAKE_QUIET) \
 	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSTAGELINK_WERROR=ON
-	@cmake --build build/aarch64 --target stagelink_engine
+	@cmake --build build/aarch64 --target stagelink_connector
 
 clean: ## Remove build/ and .venv
 	rm -rf build .venv

@@ -58,6 +58,19 @@ stagelink_require(STAGELINK_JSON_DIR nlohmann-json3-dev)
 add_library(stagelink_json INTERFACE)
 target_include_directories(stagelink_json SYSTEM INTERFACE ${STAGELINK_JSON_DIR})
 
+# msgpack: its headers alone, and without Boost.
+find_path(STAGELINK_MSGPACK_DIR msgpack.hpp)
+stagelink_require(STAGELINK_MSGPACK_DIR libmsgpack-cxx-dev)
+add_library(stagelink_msgpack INTERFACE)
+target_include_directories(stagelink_msgpack SYSTEM INTERFACE ${STAGELINK_MSGPACK_DIR})
+target_compile_definitions(stagelink_msgpack INTERFACE MSGPACK_NO_BOOST)
+
+# ZeroMQ: the header only. The library is loaded by name when it is first used.
+find_path(STAGELINK_ZMQ_DIR zmq.h)
+stagelink_require(STAGELINK_ZMQ_DIR libzmq3-dev)
+add_library(stagelink_zmq_headers INTERFACE)
+target_include_directories(stagelink_zmq_headers SYSTEM INTERFACE ${STAGELINK_ZMQ_DIR})
+
 find_path(STAGELINK_CLI11_DIR CLI/CLI.hpp)
 stagelink_require(STAGELINK_CLI11_DIR libcli11-dev)
 add_library(stagelink_cli11 INTERFACE)

@@ -247,7 +247,7 @@ def fuzz_one(program: pathlib.Path, seconds: int, seed: int) -> tuple[str, bool]
 
 
 def fuzz_sources() -> list[pathlib.Path]:
-    return sorted((ROOT / "fuzz").glob("fuzz_*.cc"))
+    return sorted((ROOT / "fuzz").rglob("fuzz_*.cc"))
 
 
 def step_fuzz(seconds: int, seed: int) -> Callable[[Tally], None]:

@@ -37,6 +37,8 @@ profile_build() {
   need nlohmann-json3-dev file /usr/include/nlohmann/json.hpp /usr/local/include/nlohmann/json.hpp
   need libsodium-dev file /usr/include/sodium.h /usr/local/include/sodium.h
   need libxxhash-dev file /usr/include/xxhash.h /usr/local/include/xxhash.h
+  need libmsgpack-cxx-dev file /usr/include/msgpack.hpp /usr/local/include/msgpack.hpp
+  need libzmq3-dev file /usr/include/zmq.h /usr/local/include/zmq.h
   need libcli11-dev file /usr/include/CLI/CLI.hpp /usr/local/include/CLI/CLI.hpp
 }
 
