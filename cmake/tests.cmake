@@ -25,6 +25,9 @@ function(stagelink_test_program name)
     <algorithm> <atomic> <chrono> <functional> <map> <memory> <span> <string> <thread> <vector>
     <fmt/format.h> <gtest/gtest.h>)
   target_compile_options(${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0> $<$<CONFIG:RelWithDebInfo>:-g1>)
+  if(STAGELINK_SANITIZE)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name})
 endfunction()
