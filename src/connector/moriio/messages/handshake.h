@@ -12,15 +12,15 @@
 #include "connector/moriio/messages/message_fields.h"
 #include "stagelink/result.h"
 
-// What goes over a handshake port: the client sends one frame, kGetMetadata; the server answers
-// with two messages, each an empty frame and a payload: AgentMetadata, then LayerMap.
+// What goes over a handshake port: the client sends one frame, kGetMetadata; the server
+// answers with two messages, each an empty frame and a payload: AgentMetadata, then LayerMap.
 namespace stagelink::moriio {
 
+enum class HandshakeRequest : uint8_t { kGetMetadata, kPopDoneRecv };
 inline constexpr std::string_view kGetMetadata = "get_meta_msg";
 // Of former times: followed by a request id that nobody looks at. Answered by nothing.
 inline constexpr std::string_view kPopDoneRecv = "pop_done_recv";
 
-enum class HandshakeRequest : uint8_t { kGetMetadata, kPopDoneRecv };
 // Errors: corrupt (frame) for any other frame, which must not end a listener.
 Result<HandshakeRequest> decode_handshake_request(std::span<const std::byte> frame);
 
