@@ -15,9 +15,7 @@ class EventSplitter:
     def push(self, chunk: bytes) -> bytes:
         """The whole events that there are now."""
         held = self._held + chunk
-        end = max(held.rfind(mark) + len(mark) for mark in _ENDS if mark in held) if any(
-            mark in held for mark in _ENDS
-        ) else 0  # fmt: skip
+        end = max(held.rfind(mark) + len(mark) if mark in held else 0 for mark in _ENDS)
         if end == 0 and len(held) > MAX_EVENT_BYTES:
             end = len(held)
         self._held = held[end:]

@@ -241,7 +241,7 @@ async def rig(mode: str, prefill: int = 1, decode: int = 1, **changes: Any) -> A
             grace_s=0.2,
         )
         proxy = Proxy(replace(options, **changes))
-        await proxy.start()
         stack.push_async_callback(proxy.stop)
+        await proxy.start()
         client = await stack.enter_async_context(aiohttp.ClientSession())
         yield Rig(proxy, fakes["P"], fakes["D"], client, f"http://127.0.0.1:{proxy.port}")
