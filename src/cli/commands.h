@@ -19,6 +19,7 @@ using AddCommand = void (*)(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_config_command(CLI::App& app, int& exit_code);
 void add_demo_command(CLI::App& app, int& exit_code);
+void add_proxy_command(CLI::App& app, int& exit_code);
 void add_replay_command(CLI::App& app, int& exit_code);
 void add_replay_rank_command(CLI::App& app, int& exit_code);  // Hidden: a process of `replay`.
 void add_stat_command(CLI::App& app, int& exit_code);
@@ -26,6 +27,7 @@ inline constexpr std::initializer_list<AddCommand> kCommands = {
     add_bench_command,
     add_config_command,
     add_demo_command,
+    add_proxy_command,
     add_replay_command,
     add_replay_rank_command,
     add_stat_command,
