@@ -1,6 +1,7 @@
 """`python -m stagelink.proxy` as a process: what people and scripts see of it."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -9,8 +10,10 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import stagelink as sl
 
 from stagelink.proxy.command_line import parse_options
 from stagelink.proxy.options import ServerOption
@@ -149,3 +152,33 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
     assert done.returncode == 1
     assert "aiohttp" in done.stderr
     assert "pip install 'stagelink[proxy]'" in done.stderr
+
+
+COMMAND = Path(sl.__file__).parents[2] / "stagelink"
+NO_COMMAND = pytest.mark.skipif(
+    not COMMAND.is_file(), reason=f"the command is not next to the package ({COMMAND})"
+)
+
+
+def command(python: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [COMMAND, "proxy", *arguments], capture_output=True, text=True, timeout=60,
+        env=os.environ | {"STAGELINK_PYTHON": python},
+    )  # fmt: skip
+
+
+@NO_COMMAND
+def test_the_command_passes_everything_on_to_python() -> None:
+    shown = command(sys.executable, "--help")
+    assert (shown.returncode, shown.stdout) == (0, proxy("--help").stdout)
+    wrong = command(sys.executable, "--prefill", "nowhere")
+    assert (wrong.returncode, "is not a URL" in wrong.stderr) == (2, True)
+
+
+@NO_COMMAND
+@pytest.mark.parametrize("python", ["/nowhere/python3", "false"])
+def test_the_command_says_that_no_python_has_the_package(python: str) -> None:
+    done = command(python, "--help")
+    assert done.returncode == 1
+    assert f"not in: {python}" in done.stderr
+    assert "pip install '.[proxy]'" in done.stderr
