@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import stagelink as sl
 
+import stagelink as sl
 from stagelink.proxy.command_line import parse_options
 from stagelink.proxy.options import ServerOption
 from stagelink.proxy.run import warnings
