@@ -39,9 +39,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const auto rest = std::as_bytes(std::span(data + 1, size - 1));
   if (data[0] % 2 == 0) {
-    attack(victim, with_sums(rest), /*checked=*/true);
+    attack(victim, with_sums(rest), Connection::kChecked);
   } else {
-    attack(victim, rest, /*checked=*/true);
+    attack(victim, rest, Connection::kChecked);
   }
   return 0;
 }

@@ -4,6 +4,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace stagelink::fuzz;
   static Victim victim;
-  attack(victim, std::as_bytes(std::span(data, size)), /*checked=*/false);
+  attack(victim, std::as_bytes(std::span(data, size)), Connection::kPlain);
   return 0;
 }

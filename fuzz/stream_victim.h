@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -47,13 +49,28 @@ struct Victim {
   std::shared_ptr<memory::RegionRecord> region;
 };
 
+enum class Connection : uint8_t { kPlain, kChecked, kStaged };
+
+inline transport::StreamTraits traits_of(Connection connection, std::span<const std::byte> bytes) {
+  transport::StreamTraits traits{.checked = connection == Connection::kChecked};
+  if (connection != Connection::kStaged) return traits;
+  auto area = transport::StagingArea::create();
+  if (!area.ok()) std::abort();
+  const size_t size = std::min(bytes.size(), area->from_initiator().size());
+  if (size > 0) std::memcpy(area->from_initiator().data(), bytes.data(), size);
+  traits.staging.emplace(*std::move(area));
+  return traits;
+}
+
 // Sends `bytes` on a data connection of the victim; then nothing outside its region has changed,
 // and nothing of the peer is left.
-inline void attack(Victim& victim, std::span<const std::byte> bytes, bool checked) {
+inline void attack(Victim& victim, std::span<const std::byte> bytes, Connection connection) {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) != 0) return;
   UniqueFd peer(fds[0]);
-  if (!victim.server->serve(UniqueFd(fds[1]), InstanceId{3, 4}, checked).ok()) std::abort();
+  const auto served =
+      victim.server->serve(UniqueFd(fds[1]), InstanceId{3, 4}, traits_of(connection, bytes));
+  if (!served.ok()) std::abort();
   std::byte answers[4096];
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t n = ::send(peer.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);

@@ -141,7 +141,7 @@ Status seal_memfd(int fd, Access peers) {
   return Status(Reason::kSystem, fmt::format("sealing a memfd: {}", error_text(errno)));
 }
 
-Status check_foreign_memfd(int fd, size_t bytes) {
+Status check_foreign_memfd(int fd, size_t bytes, Holes holes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return Status(Reason::kCorrupt, "the peer's fd is not a memfd");
   if ((seals & F_SEAL_SHRINK) == 0 || (seals & F_SEAL_GROW) == 0) {
@@ -157,7 +157,7 @@ Status check_foreign_memfd(int fd, size_t bytes) {
                                                 info.st_size, bytes));
   }
   const uint64_t present = static_cast<uint64_t>(info.st_blocks) * 512;
-  if (present < bytes) {
+  if (present < bytes && holes == Holes::kRefused) {
     return Status(
         Reason::kCorrupt,
         fmt::format("the peer's memfd has holes: {} of {} bytes are there", present, info.st_size));

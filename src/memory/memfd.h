@@ -42,8 +42,10 @@ Status reserve_by_fault(std::span<std::byte> mapping, int32_t numa_node);
 Status seal_memfd(int fd, Access peers);
 
 // Before the memory of another process is mapped: a memfd of at least `bytes`, which cannot shrink
-// and has all its pages, so that no access here can fault. Errors: corrupt.
-Status check_foreign_memfd(int fd, size_t bytes);
+// and has all its pages, so that no access here can fault. With holes allowed, an access may have
+// to make a page. Errors: corrupt.
+enum class Holes : uint8_t { kRefused, kAllowed };
+Status check_foreign_memfd(int fd, size_t bytes, Holes holes = Holes::kRefused);
 
 // A shared mapping of [0, bytes) that starts at a multiple of kHugePageBytes. Errors: limit naming
 // RLIMIT_AS and vm.max_map_count; corrupt if a seal forbids writing.

@@ -200,7 +200,8 @@ Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, const Deadl
 }
 
 Status send_frame(int fd, wire::FrameType type, uint64_t request_id,
-                  std::span<const std::byte> payload, const Deadline& deadline) {
+                  std::span<const std::byte> payload, const Deadline& deadline,
+                  std::span<const UniqueFd> fds) {
   if (payload.size() > wire::max_payload_bytes(type)) {
     return Status(Reason::kTooLarge, fmt::format("a {} frame cannot carry {} bytes",
                                                  wire::frame_name(type), payload.size()));
@@ -208,14 +209,16 @@ Status send_frame(int fd, wire::FrameType type, uint64_t request_id,
   const auto header = wire::encode(wire::FrameHeader{
       .type = type,
       .payload_bytes = static_cast<uint32_t>(payload.size()),
+      .fd_count = static_cast<uint32_t>(fds.size()),
       .request_id = request_id,
   });
   std::vector<std::byte> bytes(header.begin(), header.end());
   bytes.insert(bytes.end(), payload.begin(), payload.end());
   size_t sent = 0;
   while (sent < bytes.size()) {
-    SL_ASSIGN(const IoResult moved, send_with_fds(fd, std::span(bytes).subspan(sent), {}));
+    SL_ASSIGN(const IoResult moved, send_with_fds(fd, std::span(bytes).subspan(sent), fds));
     sent += moved.bytes;
+    if (sent > 0) fds = {};
     if (moved.kind == IoResult::Kind::kWouldBlock) {
       SL_TRY(wait_ready(fd, POLLOUT, deadline, "handshake"));
     }

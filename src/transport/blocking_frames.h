@@ -25,8 +25,10 @@ struct ReceivedFrame {
 Result<UniqueFd> connect_unix(const std::string& path, const Deadline& deadline);
 Result<UniqueFd> connect_tcp(const std::string& host, uint16_t port, const Deadline& deadline);
 
+// `fds` travel with it, over a UNIX socket.
 Status send_frame(int fd, wire::FrameType type, uint64_t request_id,
-                  std::span<const std::byte> payload, const Deadline& deadline);
+                  std::span<const std::byte> payload, const Deadline& deadline,
+                  std::span<const UniqueFd> fds = {});
 // Errors: timed_out, peer_lost (connection_cut) if the other side closes, corrupt (frame).
 Result<ReceivedFrame> receive_frame(int fd, const Deadline& deadline);
 

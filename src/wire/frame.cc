@@ -5,12 +5,13 @@
 #include "wire/batch_header.h"
 #include "wire/field_reader.h"
 #include "wire/notify_record.h"
+#include "wire/staged.h"
 
 namespace stagelink::wire {
 namespace {
 
 bool is_known(FrameType type) noexcept {
-  return type >= FrameType::kHello && type <= FrameType::kProof;
+  return type >= FrameType::kHello && type <= FrameType::kStagedAck;
 }
 
 template <typename T>
@@ -70,6 +71,8 @@ uint32_t max_payload_bytes(FrameType type) noexcept {
     case FrameType::kData: return kMaxDataBytes;
     case FrameType::kChallenge: return kChallengeBytes;
     case FrameType::kProof: return kProofBytes;
+    case FrameType::kStaged:
+    case FrameType::kStagedAck: return kStagedBytes;
     case FrameType::kPing:
     case FrameType::kPong:
     case FrameType::kCancel:
@@ -106,6 +109,8 @@ const char* frame_name(FrameType type) noexcept {
     case FrameType::kNotifyAck: return "notify_ack";
     case FrameType::kChallenge: return "challenge";
     case FrameType::kProof: return "proof";
+    case FrameType::kStaged: return "staged";
+    case FrameType::kStagedAck: return "staged_ack";
   }
   return "unknown";
 }

@@ -37,6 +37,8 @@ enum class FrameType : uint16_t {
   kNotifyAck = 15,  // <- NotifyAck: notifications that were taken
   kChallenge = 16,  // <- Challenge: the owner knows the secret; prove that you do (wire/auth.h)
   kProof = 17,      // -> Proof
+  kStaged = 18,     // Like kData, but the bytes lie in the staging area: how many (wire/staged.h)
+  kStagedAck = 19,  // either way: how many of them were taken
 };
 
 struct FrameHeader {

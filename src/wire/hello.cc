@@ -34,16 +34,21 @@ bool newer_than_ours(const Version& version) noexcept {
 
 constexpr uint32_t kAuthenticates = 1U << 0;
 constexpr uint32_t kChecks = 1U << 1;
+constexpr uint32_t kStages = 1U << 2;
 
-bool has_flags(const Version& version) noexcept { return version.minor >= 1; }
+// Those of `flags` that a sender of this minor may set.
+uint32_t known_to(const Version& version, uint32_t flags) noexcept {
+  return version.minor >= 2 ? flags : flags & ~kStages;
+}
 
 // A bit that our own minor does not know is a fault; one of a newer minor is not for us.
 uint32_t get_flags(FieldReader& reader, const Version& version, uint32_t known) {
   const auto flags = reader.get<uint32_t>("flags");
-  if ((flags & ~known) != 0 && !newer_than_ours(version)) {
+  const uint32_t mine = known_to(version, known);
+  if ((flags & ~mine) != 0 && !newer_than_ours(version)) {
     reader.reject("flags", "has an unknown bit", flags);
   }
-  return flags;
+  return flags & mine;
 }
 
 bool is_known(Role role) noexcept { return role >= Role::kControl && role <= Role::kProbe; }
@@ -61,10 +66,10 @@ std::vector<std::byte> encode(const Hello& hello) {
   put_instance(out, hello.host);
   out.put(hello.pid);
   out.put_string(to_plain_text(hello.name, kMaxNameBytes));
-  if (has_flags(hello.version)) {
-    out.put((hello.authenticates ? kAuthenticates : 0) | (hello.wants_checks ? kChecks : 0));
-    out.put_bytes(hello.nonce);
-  }
+  out.put(known_to(hello.version, (hello.authenticates ? kAuthenticates : 0) |
+                                      (hello.wants_checks ? kChecks : 0) |
+                                      (hello.may_stage ? kStages : 0)));
+  out.put_bytes(hello.nonce);
   return out.take();
 }
 
@@ -80,7 +85,8 @@ std::vector<std::byte> encode(const Welcome& welcome) {
   out.put(welcome.max_notification_bytes);
   out.put_string(to_plain_text(welcome.name, kMaxNameBytes));
   out.put_string(to_plain_text(welcome.socket_path, kMaxPathBytes));
-  if (has_flags(welcome.version)) out.put(welcome.checks ? kChecks : 0);
+  out.put(
+      known_to(welcome.version, (welcome.checks ? kChecks : 0) | (welcome.stages ? kStages : 0)));
   return out.take();
 }
 
@@ -107,13 +113,12 @@ Result<Hello> decode_hello(std::span<const std::byte> in) {
   hello.host = reader.get_instance("host");
   hello.pid = reader.get<uint32_t>("pid");
   hello.name = reader.get_text("name", kMaxNameBytes);
-  if (has_flags(hello.version)) {
-    const uint32_t flags = get_flags(reader, hello.version, kAuthenticates | kChecks);
-    hello.authenticates = (flags & kAuthenticates) != 0;
-    hello.wants_checks = (flags & kChecks) != 0;
-    const auto nonce = reader.get_bytes("nonce", hello.nonce.size());
-    std::copy(nonce.begin(), nonce.end(), hello.nonce.begin());
-  }
+  const uint32_t flags = get_flags(reader, hello.version, kAuthenticates | kChecks | kStages);
+  hello.authenticates = (flags & kAuthenticates) != 0;
+  hello.wants_checks = (flags & kChecks) != 0;
+  hello.may_stage = (flags & kStages) != 0;
+  const auto nonce = reader.get_bytes("nonce", hello.nonce.size());
+  std::copy(nonce.begin(), nonce.end(), hello.nonce.begin());
   SL_TRY(reader.finish(newer_than_ours(hello.version)));
   return hello;
 }
@@ -132,9 +137,9 @@ Result<Welcome> decode_welcome(std::span<const std::byte> in) {
   welcome.max_notification_bytes = reader.get<uint64_t>("max_notification_bytes");
   welcome.name = reader.get_text("name", kMaxNameBytes);
   welcome.socket_path = reader.get_text("socket_path", kMaxPathBytes);
-  if (has_flags(welcome.version)) {
-    welcome.checks = (get_flags(reader, welcome.version, kChecks) & kChecks) != 0;
-  }
+  const uint32_t flags = get_flags(reader, welcome.version, kChecks | kStages);
+  welcome.checks = (flags & kChecks) != 0;
+  welcome.stages = (flags & kStages) != 0;
   SL_TRY(reader.finish(newer_than_ours(welcome.version)));
   return welcome;
 }

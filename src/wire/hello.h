@@ -11,8 +11,7 @@
 #include "stagelink/result.h"
 
 // The handshake. A text is a u16 length and its bytes, without control characters. A sender with a
-// newer minor may append fields to a hello or a welcome; an older receiver ignores them. Fields
-// behind a line "since" are there if the sender's minor is that or later.
+// newer minor may append fields to a hello or a welcome; an older receiver ignores them.
 //
 //   Hello                                   Welcome
 //   offset  bytes  field                    offset  bytes  field
@@ -25,16 +24,16 @@
 //       40     16  host                         44      4  ring_bytes
 //       56      4  pid                          48      8  page_nonce
 //       60    2+n  name                         56      8  max_notification_bytes
-//    since 1.1                                  64    2+n  name
-//      ...      4  flags                       ...    2+m  socket_path
-//      ...     32  nonce                       since 1.1
+//      ...      4  flags                        64    2+n  name
+//      ...     32  nonce                       ...    2+m  socket_path
 //                                              ...      4  flags
 //   Outcome
 //        0      2  reason (wire/reason_code.h)
 //        2    2+n  message
 //
-// Flags of a hello: bit 0 authenticates, bit 1 wants checked frames. Of a welcome: bit 1, frames
-// behind it are checked (wire/frame_sum.h). A bit of a newer minor is ignored.
+// Flags of a hello: bit 0 authenticates, bit 1 wants checked frames, since 1.2 bit 2 may stage. Of a
+// welcome: bit 1, frames behind it are checked (wire/frame_sum.h), since 1.2 bit 2 stages. A bit of
+// a newer minor is ignored.
 namespace stagelink::wire {
 
 // What a connection is for. A probe (over TCP) only learns the welcome and is closed.
@@ -60,12 +59,13 @@ struct Hello {
   std::string name;            // At most kMaxNameBytes.
   bool authenticates = false;  // It has a secret: see wire/auth.h.
   bool wants_checks = false;
+  bool may_stage = false;  // kData over a UNIX socket: it would map a staging area.
   Nonce nonce{};  // Zeros unless it authenticates.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
 // Answer to a hello. Over a UNIX socket to a kControl hello it carries four fds: region table
-// (read-only), peer page, doorbell page, eventfd.
+// (read-only), peer page, doorbell page, eventfd. One that stages carries one, the staging area.
 struct Welcome {
   Version version;
   InstanceId instance;
@@ -78,6 +78,7 @@ struct Welcome {
   std::string name;
   std::string socket_path;  // Where same-host peers connect.
   bool checks = false;      // Each frame behind the welcome ends in its sum.
+  bool stages = false;      // Data frames may be kStaged.
   friend bool operator==(const Welcome&, const Welcome&) = default;
 };
 

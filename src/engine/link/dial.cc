@@ -190,8 +190,7 @@ Result<std::shared_ptr<transport::PostedTransport>> dial_stream(
                            deadline)
           : meet_over_tcp(peer->core(), link.addresses, wire::Role::kData, link.instance, deadline);
   if (!connected.ok()) return connected.status();
-  return open_stream_link(peer, std::move(connected->fd), connected->greeted.welcome.checks,
-                          deadline);
+  return open_stream_link(peer, std::move(connected->fd), std::move(connected->greeted), deadline);
 }
 
 }  // namespace stagelink::engine

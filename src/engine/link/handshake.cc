@@ -20,6 +20,7 @@ wire::Hello hello_of(const EngineCore& core, wire::Role role, InstanceId target)
   hello.pid = static_cast<uint32_t>(::getpid());
   hello.name = core.options().name;
   hello.wants_checks = core.options().checksum;
+  hello.may_stage = role == wire::Role::kData && !hello.wants_checks;
   hello.authenticates = core.auth_key() != nullptr;
   if (hello.authenticates) hello.nonce = wire::random_nonce();
   return hello;

@@ -1,6 +1,9 @@
 #include "engine/link/stream_link.h"
 
 #include <utility>
+#include <vector>
+
+#include <sys/socket.h>
 
 #include "base/log.h"
 #include "engine/core.h"
@@ -60,11 +63,12 @@ class StreamLink final : public transport::PostedTransport {
     });
   }
 
-  void open(UniqueFd fd, bool checked, std::weak_ptr<transport::PostedTransport> outer) {
+  void open(UniqueFd fd, transport::StreamTraits traits,
+            std::weak_ptr<transport::PostedTransport> outer) {
     EngineCore& core = owner_->core();
     owner_->set_outer(std::move(outer));
-    channel_ =
-        transport::StreamChannel::create(core.loop().poller(), std::move(fd), *owner_, checked);
+    channel_ = transport::StreamChannel::create(core.loop().poller(), std::move(fd), *owner_,
+                                                std::move(traits));
     core.stream_host().add(channel_);
   }
   void post(transport::PostedRequest& request) override { channel_->post(request); }
@@ -77,12 +81,40 @@ class StreamLink final : public transport::PostedTransport {
   std::shared_ptr<transport::StreamChannel> channel_;
 };
 
+// A socket and what was agreed on for it.
+struct Agreed {
+  UniqueFd fd;
+  transport::StreamTraits traits;
+};
+
+Result<transport::StreamTraits> traits_of(Greeted greeted) {
+  const wire::Welcome& welcome = greeted.welcome;
+  transport::StreamTraits traits{.checked = welcome.checks, .grouped = welcome.version.minor >= 2};
+  if (greeted.fds.size() != (welcome.stages ? 1 : 0) || (welcome.stages && welcome.checks)) {
+    return Status(Reason::kFrame, "the welcome of a data connection promises what it lacks");
+  }
+  if (!welcome.stages) return traits;
+  SL_ASSIGN(transport::StagingArea area,
+            transport::StagingArea::open(std::move(greeted.fds.front())));
+  traits.staging.emplace(std::move(area));
+  return traits;
+}
+
+// Whether descriptors can travel on it.
+bool is_unix_socket(int fd) noexcept {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
 }  // namespace
 
 Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
-    const std::shared_ptr<PeerState>& peer, UniqueFd fd, bool checked, const Deadline& deadline) {
+    const std::shared_ptr<PeerState>& peer, UniqueFd fd, Greeted greeted,
+    const Deadline& deadline) {
+  SL_ASSIGN(transport::StreamTraits traits, traits_of(std::move(greeted)));
   auto link = std::make_shared<StreamLink>(peer);
-  auto handed = std::make_shared<UniqueFd>(std::move(fd));
+  auto handed = std::make_shared<Agreed>(Agreed{std::move(fd), std::move(traits)});
   std::shared_ptr<transport::FaultPostedTransport> faulty;
   if (peer->core().faults() != nullptr) {
     faulty = std::make_shared<transport::FaultPostedTransport>(peer->core().loop().poller(), link,
@@ -91,10 +123,10 @@ Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
   std::shared_ptr<transport::PostedTransport> outer = link;
   if (faulty != nullptr) outer = faulty;
   const Status opened = peer->core().call_on_loop(
-      [link, handed, faulty, outer, peer, checked]() -> Status {
+      [link, handed, faulty, outer, peer]() -> Status {
         // Once closed, nobody would end the channel.
         SL_TRY(peer->core().usable());
-        link->open(std::move(*handed), checked, outer);
+        link->open(std::move(handed->fd), std::move(handed->traits), outer);
         if (faulty != nullptr) peer->core().stream_host().add(faulty);
         return Status();
       },
@@ -115,11 +147,22 @@ StreamHost::StreamHost(EngineCore& core)
                                                         core.metrics())) {}
 
 void StreamHost::serve(UniqueFd fd, const wire::Hello& hello) {
-  const wire::Welcome welcome = core_.welcome(hello);
-  const Status answered = transport::send_frame(
-      fd.get(), wire::FrameType::kWelcome, 0, wire::encode(welcome), Deadline::in(kAnswerTimeout));
+  wire::Welcome welcome = core_.welcome(hello);
+  transport::StreamTraits traits{.checked = welcome.checks};
+  std::vector<UniqueFd> fds;
+  if (hello.may_stage && !welcome.checks && is_unix_socket(fd.get())) {
+    // Without an area (too many files, say) the socket carries everything.
+    if (auto area = transport::StagingArea::create(); area.ok()) {
+      traits.staging.emplace(*std::move(area));
+      fds.push_back(traits.staging->take_fd());
+    }
+  }
+  welcome.stages = traits.staging.has_value();
+  const Status answered =
+      transport::send_frame(fd.get(), wire::FrameType::kWelcome, 0, wire::encode(welcome),
+                            Deadline::in(kAnswerTimeout), fds);
   const Status served =
-      answered.ok() ? server_->serve(std::move(fd), hello.instance, welcome.checks) : answered;
+      answered.ok() ? server_->serve(std::move(fd), hello.instance, std::move(traits)) : answered;
   if (!served.ok()) core_.report("data connection of " + hello.name, served);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/deadline.h"
 #include "base/unique_fd.h"
+#include "engine/link/handshake.h"
 #include "stagelink/result.h"
 #include "transport/fault/fault_posted_transport.h"
 #include "transport/stream/stream_channel.h"
@@ -19,11 +20,11 @@ namespace stagelink::engine {
 class EngineCore;
 class PeerState;
 
-// Makes a channel of a greeted data connection, whose frames carry sums if it is `checked`. The
-// peer is told when it is lost (drop_channel()); the transport that is returned closes the channel
-// when its last user lets go.
+// Makes a channel of a data connection and its welcome. The peer is told when it is lost
+// (drop_channel()); the transport that is returned closes the channel when its last user lets go.
+// Errors: corrupt (frame), if what came with the welcome is not what it says.
 Result<std::shared_ptr<transport::PostedTransport>> open_stream_link(
-    const std::shared_ptr<PeerState>& peer, UniqueFd fd, bool checked, const Deadline& deadline);
+    const std::shared_ptr<PeerState>& peer, UniqueFd fd, Greeted greeted, const Deadline& deadline);
 
 // What an injected cut does: it ends the peer, as a broken connection does.
 std::function<void(const Status&)> cutter(const std::shared_ptr<PeerState>& peer);

@@ -29,7 +29,9 @@ Status ServedBatch::begin(const wire::BatchHeader& batch, const memory::RegionRe
   batch_ = &batch;
   registry_ = &registry;
   direction_ = direction;
+  count_ = wire::range_count(batch);
   checked_ = 0;
+  walk_.begin(batch.grouped);
   for (const wire::RegionRef& ref : batch.regions) {
     auto record = registry.find(ref.index, ref.generation);
     const Status status = record.ok() ? pin(*std::move(record)) : record.status();
@@ -41,32 +43,35 @@ Status ServedBatch::begin(const wire::BatchHeader& batch, const memory::RegionRe
 }
 
 Result<bool> ServedBatch::go_on(size_t max_ranges) {
-  const size_t end = checked_ + std::min(max_ranges, batch_->ranges.size() - checked_);
+  const size_t end = checked_ + std::min(max_ranges, count_ - checked_);
   for (; checked_ < end; ++checked_) {
-    Status status = batch_->by_address ? add_by_address(checked_) : add_by_region(checked_);
+    const wire::WireRange range = next_range();
+    Status status = batch_->by_address ? add_by_address(range) : add_by_region(range);
     if (status.ok()) continue;
     release();
     return status;
   }
-  if (checked_ < batch_->ranges.size()) return false;
+  if (checked_ < count_) return false;
   batch_ = nullptr;
   return true;
 }
 
-Status ServedBatch::add_by_region(size_t number) {
-  const wire::WireRange& range = batch_->ranges[number];
+wire::WireRange ServedBatch::next_range() noexcept {
+  return batch_->grouped.groups.empty() ? batch_->ranges[checked_] : walk_.next();
+}
+
+Status ServedBatch::add_by_region(const wire::WireRange& range) {
   const memory::RegionRecord& record = *regions_[range.region];
   const uint64_t size = record.bytes.size();
   if (range.offset > size || range.bytes > size - range.offset) {
-    return out_of_bounds(number, range, size);
+    return out_of_bounds(checked_, range, size);
   }
   pieces_.add(record.bytes.data() + range.offset, range.bytes);
   return {};
 }
 
 // Ranges mostly follow each other within a few regions, so those found last are tried first.
-Status ServedBatch::add_by_address(size_t number) {
-  const wire::WireRange& range = batch_->ranges[number];
+Status ServedBatch::add_by_address(const wire::WireRange& range) {
   const memory::RegionRecord* home = nullptr;
   const size_t recent = std::min(regions_.size(), kRecentRegions);
   for (size_t i = 1; i <= recent && home == nullptr; ++i) {

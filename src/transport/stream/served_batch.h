@@ -36,14 +36,17 @@ class ServedBatch {
   void release() noexcept;
 
  private:
-  Status add_by_region(size_t number);
-  Status add_by_address(size_t number);
+  wire::WireRange next_range() noexcept;
+  Status add_by_region(const wire::WireRange& range);
+  Status add_by_address(const wire::WireRange& range);
   Status pin(std::shared_ptr<memory::RegionRecord> record);
 
   const wire::BatchHeader* batch_ = nullptr;  // While it is being checked.
   const memory::RegionRegistry* registry_ = nullptr;
   Direction direction_ = Direction::kRead;
+  size_t count_ = 0;
   size_t checked_ = 0;
+  wire::GroupWalk walk_;
   std::vector<std::shared_ptr<memory::RegionRecord>> regions_;  // Pinned.
   PieceList pieces_;
 };

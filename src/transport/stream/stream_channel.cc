@@ -8,6 +8,7 @@
 
 #include "transport/socket_io.h"
 #include "wire/hello.h"
+#include "wire/staged.h"
 
 namespace stagelink::transport {
 namespace {
@@ -32,8 +33,9 @@ Status as_peer_lost(const Status& why) {
 }  // namespace
 
 std::shared_ptr<StreamChannel> StreamChannel::create(Poller& poller, UniqueFd fd, Owner& owner,
-                                                     bool checked) {
-  std::shared_ptr<StreamChannel> channel(new StreamChannel(poller, std::move(fd), owner, checked));
+                                                     StreamTraits traits) {
+  std::shared_ptr<StreamChannel> channel(
+      new StreamChannel(poller, std::move(fd), owner, std::move(traits)));
   channel->self_ = channel;
   widen_send_buffer(channel->fd_.get());
   MutexLock lock(channel->mutex_);
@@ -41,8 +43,15 @@ std::shared_ptr<StreamChannel> StreamChannel::create(Poller& poller, UniqueFd fd
   return channel;
 }
 
-StreamChannel::StreamChannel(Poller& poller, UniqueFd fd, Owner& owner, bool checked)
-    : poller_(poller), owner_(owner), fd_(std::move(fd)), sender_(checked), receiver_(checked) {}
+StreamChannel::StreamChannel(Poller& poller, UniqueFd fd, Owner& owner, StreamTraits traits)
+    : poller_(poller),
+      owner_(owner),
+      fd_(std::move(fd)),
+      sender_(traits.checked),
+      receiver_(traits.checked),
+      grouped_(traits.grouped) {
+  if (traits.staging) staging_.emplace(*std::move(traits.staging), Staging::End::kInitiator);
+}
 
 StreamChannel::~StreamChannel() = default;
 
@@ -88,7 +97,7 @@ Duration StreamChannel::tick() {
   for (Flight& flight : flights_) {
     if (flight.request != nullptr) look_at(*flight.request);
   }
-  for (PostedRequest* at = waiting_.first; at != nullptr;) {
+  for (PostedRequest* at = waiting_.first(); at != nullptr;) {
     PostedRequest* const behind = at->next;
     look_at(*at);
     at = behind;
@@ -99,7 +108,7 @@ Duration StreamChannel::tick() {
 }
 
 bool StreamChannel::idle() const noexcept {
-  return waiting_.first == nullptr &&
+  return waiting_.first() == nullptr &&
          std::none_of(flights_.begin(), flights_.end(),
                       [](const Flight& flight) { return flight.request != nullptr; });
 }
@@ -126,7 +135,7 @@ void StreamChannel::run() {
   }
   take_posted();
   take_cancels();
-  if (!told_busy_ && waiting_.first != nullptr) {
+  if (!told_busy_ && waiting_.first() != nullptr) {
     told_busy_ = true;
     owner_.on_busy(keep);
   }
@@ -191,9 +200,9 @@ void StreamChannel::release(Flight& flight) noexcept {
 }
 
 void StreamChannel::start_waiting() {
-  while (waiting_.first != nullptr) {
+  while (waiting_.first() != nullptr) {
     // Data of one write at a time; reads that wait behind it keep their place.
-    if (waiting_.first->direction == Direction::kWrite && writing_ != nullptr) return;
+    if (waiting_.first()->direction == Direction::kWrite && writing_ != nullptr) return;
     Flight* const flight = free_flight();
     if (flight == nullptr) return;
     start(*waiting_.pop(), *flight);
@@ -215,7 +224,7 @@ void StreamChannel::start(PostedRequest& request, Flight& flight) {
   flight.direction = request.direction;
   for (const CopyItem& item : request.items) flight.pieces.add(item.local, item.bytes);
   const bool write = request.direction == Direction::kWrite;
-  const size_t bytes = wire::batch_header_bytes(batch_.regions.size(), batch_.ranges.size());
+  const size_t bytes = wire::encoded_bytes(batch_);
   auto& out = sender_.open_frame(write ? wire::FrameType::kWrite : wire::FrameType::kRead,
                                  flight.id, static_cast<uint32_t>(bytes));
   wire::encode_to(batch_, out);
@@ -224,13 +233,15 @@ void StreamChannel::start(PostedRequest& request, Flight& flight) {
 }
 
 // Fills batch_. Items that continue each other in the owner's region become one range, except by
-// address, where two registrations may lie side by side. Only the regions in use are named.
+// address, where two registrations may lie side by side. Only the regions in use are named. What
+// comes of it goes in groups if the owner knows them and they are shorter.
 Status StreamChannel::encode_batch(const PostedRequest& request) {
   batch_.by_address = request.by_address;
   batch_.timeout_ms = static_cast<uint32_t>(request.deadline.left_ms());
   batch_.total_bytes = 0;
   batch_.regions.clear();
   batch_.ranges.clear();
+  batch_.grouped.clear();
   region_places_.assign(request.remote_regions.size(), kNoPlace);
   for (const CopyItem& item : request.items) {
     wire::WireRange range{.region = 0, .offset = item.remote, .bytes = item.bytes};
@@ -254,13 +265,19 @@ Status StreamChannel::encode_batch(const PostedRequest& request) {
     batch_.ranges.push_back(range);
     batch_.total_bytes += range.bytes;
   }
-  const size_t bytes = wire::batch_header_bytes(batch_.regions.size(), batch_.ranges.size());
+  const size_t count = batch_.ranges.size();
+  if (grouped_ && wire::group_ranges(batch_.ranges, batch_.grouped)) {
+    batch_.ranges.clear();
+  } else {
+    batch_.grouped.clear();
+  }
+  const size_t bytes = wire::encoded_bytes(batch_);
   if (bytes <= wire::kMaxBatchBytes) return {};
   return Status(
       Reason::kTooManyRanges,
       fmt::format("a batch of {} ranges over {} regions needs {} bytes; one request takes "
                   "{}: split it",
-                  batch_.ranges.size(), batch_.regions.size(), bytes, wire::kMaxBatchBytes));
+                  count, batch_.regions.size(), bytes, wire::kMaxBatchBytes));
 }
 
 Status StreamChannel::make_progress() {
@@ -272,16 +289,7 @@ Status StreamChannel::make_progress() {
 
 Status StreamChannel::send_some() {
   for (int call = 0; call < kCallsPerRound; ++call) {
-    if (writing_ != nullptr && !sender_.data_under_way()) {
-      Flight& flight = *writing_;
-      const uint64_t left = flight.pieces.left();
-      const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(left, wire::kMaxDataBytes));
-      sender_.add_data(flight.id, flight.pieces, bytes);
-      if (bytes == left) {
-        writing_ = nullptr;
-        start_waiting();  // The next write goes out behind the last data frame.
-      }
-    }
+    if (writing_ != nullptr && !sender_.data_under_way()) add_data();
     const auto state = sender_.send(fd_.get());
     if (!state.ok()) {
       Flight* const flight = flight_of(sender_.data_source());
@@ -293,6 +301,22 @@ Status StreamChannel::send_some() {
     if (*state == FrameSender::State::kIdle && writing_ == nullptr) return {};
   }
   return {};
+}
+
+void StreamChannel::add_data() {
+  Flight& flight = *writing_;
+  const uint64_t left = flight.pieces.left();
+  uint64_t bytes = 0;
+  if (staging_ && flight.pieces.small_ahead()) {
+    bytes = staging_->send(sender_, flight.id, flight.pieces, left);
+  }
+  if (bytes == 0) {
+    bytes = std::min<uint64_t>(left, wire::kMaxDataBytes);
+    sender_.add_data(flight.id, flight.pieces, static_cast<uint32_t>(bytes));
+  }
+  if (bytes < left) return;
+  writing_ = nullptr;
+  start_waiting();  // The next write goes out behind the last data frame.
 }
 
 Status StreamChannel::receive_some() {
@@ -317,11 +341,16 @@ Status StreamChannel::receive_some() {
 
 Result<FrameReceiver::Target> StreamChannel::on_header(const wire::FrameHeader& header) {
   if (header.type == wire::FrameType::kBye) return FrameReceiver::Target{};
+  if (header.type == wire::FrameType::kStagedAck && staging_) return FrameReceiver::Target{};
   Flight* const flight = flight_of(header.request_id);
   if (flight == nullptr) return broken(header, "no such request is under way");
   if (header.type == wire::FrameType::kDone) return FrameReceiver::Target{};
-  if (header.type != wire::FrameType::kData) return broken(header, "not a frame that owners send");
+  const bool staged = header.type == wire::FrameType::kStaged && staging_;
+  if (header.type != wire::FrameType::kData && !staged) {
+    return broken(header, "not a frame that owners send");
+  }
   if (flight->direction == Direction::kWrite) return broken(header, "it is a write");
+  if (staged) return FrameReceiver::Target{};
   if (flight->request == nullptr) return FrameReceiver::Target{.collect = false};
   if (header.payload_bytes > flight->pieces.left()) {
     return broken(header, "more bytes than were asked for");
@@ -331,7 +360,30 @@ Result<FrameReceiver::Target> StreamChannel::on_header(const wire::FrameHeader& 
 
 Status StreamChannel::on_payload(const wire::FrameHeader& header,
                                  std::span<const std::byte> payload) {
-  if (header.type == wire::FrameType::kBye) return {};
+  switch (header.type) {
+    case wire::FrameType::kBye: return {};
+    case wire::FrameType::kDone: return on_outcome(header, payload);
+    default: break;
+  }
+  SL_ASSIGN(const uint32_t bytes, wire::decode_staged(payload));
+  if (header.type == wire::FrameType::kStaged) return on_staged(header, bytes);
+  if (staging_->acknowledge(bytes)) return {};
+  return broken(header, "more bytes were taken than there are");
+}
+
+Status StreamChannel::on_staged(const wire::FrameHeader& header, uint32_t bytes) {
+  Flight* const flight = flight_of(header.request_id);
+  if (flight == nullptr) return broken(header, "no such request is under way");
+  const bool wanted = flight->request != nullptr;  // Else it has ended early.
+  if (bytes > StagingArea::kHalfBytes || (wanted && bytes > flight->pieces.left())) {
+    return broken(header, "more bytes than were asked for");
+  }
+  staging_->receive(sender_, wanted ? &flight->pieces : nullptr, bytes);
+  return {};
+}
+
+Status StreamChannel::on_outcome(const wire::FrameHeader& header,
+                                 std::span<const std::byte> payload) {
   SL_ASSIGN(const wire::Outcome outcome, wire::decode_outcome(payload));
   Flight* const flight = flight_of(header.request_id);
   if (flight == nullptr) return broken(header, "no such request is under way");
@@ -436,31 +488,6 @@ StreamChannel::Flight* StreamChannel::free_flight() noexcept {
     if (!flight.used) return &flight;
   }
   return nullptr;
-}
-
-void StreamChannel::RequestQueue::push(PostedRequest& request) noexcept {
-  request.next = nullptr;
-  *end = &request;
-  end = &request.next;
-}
-
-PostedRequest* StreamChannel::RequestQueue::pop() noexcept {
-  PostedRequest* const request = first;
-  if (request == nullptr) return nullptr;
-  first = request->next;
-  if (first == nullptr) end = &first;
-  request->next = nullptr;
-  return request;
-}
-
-bool StreamChannel::RequestQueue::remove(const PostedRequest& request) noexcept {
-  for (PostedRequest** at = &first; *at != nullptr; at = &(*at)->next) {
-    if (*at != &request) continue;
-    *at = request.next;
-    if (*at == nullptr) end = at;
-    return true;
-  }
-  return false;
 }
 
 }  // namespace stagelink::transport

@@ -14,6 +14,9 @@
 #include "transport/stream/frame_receiver.h"
 #include "transport/stream/frame_sender.h"
 #include "transport/stream/piece_list.h"
+#include "transport/stream/request_queue.h"
+#include "transport/stream/staging.h"
+#include "transport/stream/stream_traits.h"
 #include "transport/transport.h"
 #include "wire/batch_header.h"
 
@@ -62,9 +65,9 @@ class StreamChannel final : public PostedTransport,
   };
 
   // `fd` is a connected, non-blocking stream socket whose handshake (Role::kData) is over. Poller
-  // and owner outlive the channel's close(). `checked`: frames carry sums.
+  // and owner outlive the channel's close().
   static std::shared_ptr<StreamChannel> create(Poller& poller, UniqueFd fd, Owner& owner,
-                                               bool checked = false);
+                                               StreamTraits traits = {});
   StreamChannel(const StreamChannel&) = delete;
   StreamChannel& operator=(const StreamChannel&) = delete;
   ~StreamChannel() override;
@@ -106,20 +109,8 @@ class StreamChannel final : public PostedTransport,
     Direction direction = Direction::kRead;
     PieceList pieces;  // Local memory that is still to be filled or sent.
   };
-  // Requests linked by their `next`.
-  struct RequestQueue {
-    PostedRequest* first = nullptr;
-    PostedRequest** end = &first;
-    void push(PostedRequest& request) noexcept;
-    PostedRequest* pop() noexcept;
-    bool remove(const PostedRequest& request) noexcept;
-    RequestQueue() = default;
-    RequestQueue(const RequestQueue&) = delete;
-    RequestQueue& operator=(const RequestQueue&) = delete;
-    ~RequestQueue() = default;
-  };
 
-  StreamChannel(Poller& poller, UniqueFd fd, Owner& owner, bool checked);
+  StreamChannel(Poller& poller, UniqueFd fd, Owner& owner, StreamTraits traits);
   void run() override;
   void on_ready(uint32_t epoll_events) override;
   void call_loop() SL_REQUIRES(mutex_);
@@ -127,6 +118,8 @@ class StreamChannel final : public PostedTransport,
   Result<FrameReceiver::Target> on_header(const wire::FrameHeader& header) override;
   Status on_payload(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
   Status on_data(const wire::FrameHeader& header, size_t bytes) override;
+  Status on_staged(const wire::FrameHeader& header, uint32_t bytes);
+  Status on_outcome(const wire::FrameHeader& header, std::span<const std::byte> payload);
 
   void take_posted();
   void take_cancels();
@@ -134,6 +127,7 @@ class StreamChannel final : public PostedTransport,
   void start_waiting();
   void start(PostedRequest& request, Flight& flight);
   Status encode_batch(const PostedRequest& request);
+  void add_data();
   Status make_progress();
   Status send_some();
   Status receive_some();
@@ -165,6 +159,8 @@ class StreamChannel final : public PostedTransport,
   uint32_t watched_ = 0;  // Events that the poller waits for.
   FrameSender sender_;
   FrameReceiver receiver_;
+  const bool grouped_;
+  std::optional<Staging> staging_;
   std::array<Flight, kMaxInFlight> flights_;
   Flight* writing_ = nullptr;  // Whose data frames are being sent.
   RequestQueue waiting_;

@@ -22,11 +22,11 @@ Status StreamServer::check_room(InstanceId peer) const {
   return {};
 }
 
-Status StreamServer::serve(UniqueFd fd, InstanceId peer, bool checked) {
+Status StreamServer::serve(UniqueFd fd, InstanceId peer, StreamTraits traits) {
   SL_TRY(check_room(peer));
   PeerShare& share = share_of(peer);
   auto serving = StreamServing::create({poller_, registry_, metrics_, share.budget}, std::move(fd),
-                                       peer, checked, *this);
+                                       peer, std::move(traits), *this);
   if (serving.ok()) {
     share.servings.push_back(serving->get());
     servings_.push_back(*std::move(serving));

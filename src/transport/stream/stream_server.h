@@ -29,8 +29,8 @@ class StreamServer final : private StreamServing::Owner {
   // Whether another data connection of this peer would be served. Errors: limit.
   Status check_room(InstanceId peer) const;
   // `fd` is a non-blocking stream socket whose handshake (Role::kData) is over. Errors: limit
-  // (nofile, or more than kMaxConnectionsPerPeer of this peer). `checked`: frames carry sums.
-  Status serve(UniqueFd fd, InstanceId peer, bool checked = false);
+  // (nofile, or more than kMaxConnectionsPerPeer of this peer).
+  Status serve(UniqueFd fd, InstanceId peer, StreamTraits traits = {});
   // Lets go of regions that have been retired and of requests whose deadline has passed. Call it
   // after RegionRegistry::retire() and from a timer. Connections without requests are not looked
   // at.

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "transport/socket_io.h"
 #include "wire/hello.h"
+#include "wire/staged.h"
 
 namespace stagelink::transport {
 namespace {
@@ -47,18 +48,18 @@ bool worth_a_line(Code code) noexcept {
 }  // namespace
 
 Result<std::unique_ptr<StreamServing>> StreamServing::create(const Context& context, UniqueFd fd,
-                                                             InstanceId peer, bool checked,
+                                                             InstanceId peer, StreamTraits traits,
                                                              Owner& owner) {
   std::unique_ptr<StreamServing> serving(
-      new StreamServing(context, std::move(fd), peer, checked, owner));
+      new StreamServing(context, std::move(fd), peer, std::move(traits), owner));
   SL_TRY(context.poller.add(serving->fd_.get(), EPOLLIN, serving.get()));
   serving->watched_ = EPOLLIN;
   widen_send_buffer(serving->fd_.get());
   return serving;
 }
 
-StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId peer, bool checked,
-                             Owner& owner)
+StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId peer,
+                             StreamTraits traits, Owner& owner)
     : poller_(context.poller),
       registry_(context.registry),
       metrics_(context.metrics),
@@ -66,8 +67,10 @@ StreamServing::StreamServing(const Context& context, UniqueFd fd, InstanceId pee
       budget_(context.budget),
       peer_(peer),
       fd_(std::move(fd)),
-      sender_(checked),
-      receiver_(checked) {}
+      sender_(traits.checked),
+      receiver_(traits.checked) {
+  if (traits.staging) staging_.emplace(*std::move(traits.staging), Staging::End::kOwner);
+}
 
 StreamServing::~StreamServing() {
   if (fd_) poller_.remove(fd_.get(), this);
@@ -163,14 +166,22 @@ void StreamServing::prepare_data() {
   while (!read_.used && open_next_read()) {
   }
   if (!read_.used) return;
-  const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(read_.left, wire::kMaxDataBytes));
-  sender_.add_data(read_.id, read_.batch.pieces(), bytes);
-  read_.left -= bytes;
+  read_.left -= add_data();
   if (read_.left > 0) return;
   read_.done_at = sender_.behind_bytes();
   answer(read_.id, {});
   read_.done_bytes = sender_.behind_bytes() - read_.done_at;
   read_.answered = true;
+}
+
+uint64_t StreamServing::add_data() {
+  PieceList& pieces = read_.batch.pieces();
+  if (staging_ && pieces.small_ahead()) {
+    if (const size_t staged = staging_->send(sender_, read_.id, pieces, read_.left)) return staged;
+  }
+  const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(read_.left, wire::kMaxDataBytes));
+  sender_.add_data(read_.id, pieces, bytes);
+  return bytes;
 }
 
 // Its last byte has been sent.
@@ -217,7 +228,7 @@ bool StreamServing::open_next_read() {
   read_.deadline = next.deadline;
   read_.list_bytes = next.batch_bytes;
   opening_read_ = false;
-  const bool was_long = next.batch.ranges.size() >= kRangesPerRound;
+  const bool was_long = wire::range_count(next.batch) >= kRangesPerRound;
   pop_read();
   if (read_.used) return false;
   release_read();
@@ -243,10 +254,17 @@ Result<FrameReceiver::Target> StreamServing::on_header(const wire::FrameHeader& 
       incoming_list_ = header.payload_bytes;
       awaits_room_ = incoming_list_ > 0 && !budget_->take(incoming_list_, *this);
       return FrameReceiver::Target{};
+    case wire::FrameType::kStagedAck:
+      if (staging_) return FrameReceiver::Target{};
+      return broken(header, "nothing is staged here");
+    case wire::FrameType::kStaged:
+      if (!staging_) return broken(header, "nothing is staged here");
+      break;
     case wire::FrameType::kData: break;
     default: return broken(header, "not a frame that initiators send");
   }
   if (!write_.used || write_.id != header.request_id) return broken(header, "no such write");
+  if (header.type == wire::FrameType::kStaged) return FrameReceiver::Target{};
   if (header.payload_bytes > write_.left) return broken(header, "more bytes than were announced");
   if (write_.answered) return FrameReceiver::Target{.collect = false};
   return FrameReceiver::Target{.collect = false, .pieces = &write_.batch.pieces()};
@@ -258,8 +276,27 @@ Status StreamServing::on_payload(const wire::FrameHeader& header,
     case wire::FrameType::kRead: return queue_read(header.request_id, payload);
     case wire::FrameType::kWrite: return begin_write(header.request_id, payload);
     case wire::FrameType::kCancel: cancel(header.request_id); return {};
+    case wire::FrameType::kStaged: return on_staged(header, payload);
+    case wire::FrameType::kStagedAck: return on_staged_ack(header, payload);
     default: return {};
   }
+}
+
+Status StreamServing::on_staged(const wire::FrameHeader& header,
+                                std::span<const std::byte> payload) {
+  SL_ASSIGN(const uint32_t bytes, wire::decode_staged(payload));
+  if (bytes > StagingArea::kHalfBytes || bytes > write_.left) {
+    return broken(header, "more bytes than were announced");
+  }
+  staging_->receive(sender_, write_.answered ? nullptr : &write_.batch.pieces(), bytes);
+  return on_data(header, bytes);
+}
+
+Status StreamServing::on_staged_ack(const wire::FrameHeader& header,
+                                    std::span<const std::byte> payload) {
+  SL_ASSIGN(const uint32_t bytes, wire::decode_staged(payload));
+  if (staging_->acknowledge(bytes)) return {};
+  return broken(header, "more bytes were taken than there are");
 }
 
 Status StreamServing::on_data(const wire::FrameHeader&, size_t bytes) {

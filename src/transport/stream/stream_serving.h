@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/deadline.h"
@@ -15,6 +16,8 @@
 #include "transport/stream/frame_sender.h"
 #include "transport/stream/list_budget.h"
 #include "transport/stream/served_batch.h"
+#include "transport/stream/staging.h"
+#include "transport/stream/stream_traits.h"
 #include "wire/batch_header.h"
 
 namespace stagelink::transport {
@@ -60,9 +63,9 @@ class StreamServing final : private PollHandler,
     std::shared_ptr<ListBudget> budget;  // Of the peer.
   };
 
-  // `checked`: frames carry sums.
   static Result<std::unique_ptr<StreamServing>> create(const Context& context, UniqueFd fd,
-                                                       InstanceId peer, bool checked, Owner& owner);
+                                                       InstanceId peer, StreamTraits traits,
+                                                       Owner& owner);
   StreamServing(const StreamServing&) = delete;
   StreamServing& operator=(const StreamServing&) = delete;
   ~StreamServing();
@@ -111,11 +114,14 @@ class StreamServing final : private PollHandler,
     ServedBatch batch;
   };
 
-  StreamServing(const Context& context, UniqueFd fd, InstanceId peer, bool checked, Owner& owner);
+  StreamServing(const Context& context, UniqueFd fd, InstanceId peer, StreamTraits traits,
+                Owner& owner);
   void on_ready(uint32_t epoll_events) override;
   Result<FrameReceiver::Target> on_header(const wire::FrameHeader& header) override;
   Status on_payload(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
   Status on_data(const wire::FrameHeader& header, size_t bytes) override;
+  Status on_staged(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  Status on_staged_ack(const wire::FrameHeader& header, std::span<const std::byte> payload);
 
   Status queue_read(uint64_t id, std::span<const std::byte> payload);
   Status begin_write(uint64_t id, std::span<const std::byte> payload);
@@ -127,6 +133,7 @@ class StreamServing final : private PollHandler,
   void release_write();
   void cancel(uint64_t id);
   void prepare_data();
+  uint64_t add_data();
   // True if the first read in line, or its list, is done with and the next may be looked at.
   bool open_next_read();
   void pop_read();
@@ -156,6 +163,7 @@ class StreamServing final : private PollHandler,
   uint32_t watched_ = 0;
   FrameSender sender_;
   FrameReceiver receiver_;
+  std::optional<Staging> staging_;
   std::array<QueuedRead, kMaxQueuedReads> queue_;  // A ring, so that range lists keep capacity.
   size_t queue_first_ = 0;
   size_t queue_size_ = 0;

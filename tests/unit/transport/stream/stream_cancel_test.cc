@@ -10,15 +10,15 @@ namespace {
 
 constexpr size_t kBytes = 3 << 20;
 
-// On plain and on checked connections.
-struct StreamCancelTest : testing::TestWithParam<bool> {
+// On each kind of connection.
+struct StreamCancelTest : testing::TestWithParam<RigKind> {
   StreamCancelTest() : local(kBytes), remote(kBytes), random(random_u64()) {
     fill_random(local, random);
     fill_random(remote, random);
     region = rig.add_region(remote);
   }
   void post(TestRequest& request, Direction direction) {
-    prepare(request, direction, {{local.data(), 0, kBytes, 0}}, {ref_of(*region)});
+    prepare(request, direction, items_of(local, GetParam()), {ref_of(*region)});
     rig.channel->post(request);
   }
   void step_randomly() {
@@ -43,7 +43,9 @@ struct StreamCancelTest : testing::TestWithParam<bool> {
   std::shared_ptr<memory::RegionRecord> region;
 };
 
-INSTANTIATE_TEST_SUITE_P(Checked, StreamCancelTest, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(Kinds, StreamCancelTest,
+                         testing::Values(RigKind::kPlain, RigKind::kChecked, RigKind::kStaged),
+                         [](const auto& kind) { return rig_name(kind.param); });
 
 TEST_P(StreamCancelTest, ACancelledReadTouchesNoMemoryAfterItsEnd) {
   for (int round = 0; round < 100; ++round) {

@@ -29,8 +29,8 @@ struct RelayedPair : StreamChannel::Owner {
     auto [ours, near] = socket_pair();
     auto [theirs, far] = socket_pair();
     relay = std::make_unique<FlipRelay>(std::move(near), std::move(far), flip);
-    EXPECT_TRUE(server->serve(std::move(theirs), InstanceId{1, 2}, /*checked=*/true).ok());
-    channel = StreamChannel::create(*poller, std::move(ours), *this, /*checked=*/true);
+    EXPECT_TRUE(server->serve(std::move(theirs), InstanceId{1, 2}, {.checked = true}).ok());
+    channel = StreamChannel::create(*poller, std::move(ours), *this, {.checked = true});
   }
   ~RelayedPair() { channel->close(Status(Reason::kClosed, "test over")); }
 
@@ -136,7 +136,7 @@ TEST(StreamCheckedCostTest, NoSystemCallMoreThanWithout) {
     for (const size_t bytes : {8UL, 4096UL, 1UL << 20, 5UL << 20}) {
       std::array<uint64_t, 2> calls{};
       for (const bool checked : {false, true}) {
-        StreamRig rig(0, checked);
+        StreamRig rig(0, checked ? RigKind::kChecked : RigKind::kPlain);
         std::vector<std::byte> local(bytes);
         std::vector<std::byte> remote(bytes);
         const auto region = rig.add_region(remote);
@@ -160,7 +160,7 @@ TEST(StreamCheckedCostTest, APlainEndIsNoMatchForACheckedOne) {
   const auto poller = std::move(*Poller::create());
   FakeMetrics metrics;
   StreamServer server(*poller, *registry, metrics);
-  ASSERT_TRUE(server.serve(std::move(theirs), InstanceId{1, 2}, /*checked=*/true).ok());
+  ASSERT_TRUE(server.serve(std::move(theirs), InstanceId{1, 2}, {.checked = true}).ok());
   const auto header = wire::encode(wire::FrameHeader{.type = wire::FrameType::kCancel});
   ASSERT_EQ(::send(ours.get(), header.data(), header.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(header.size()));

@@ -6,6 +6,7 @@
 
 #include "unit/transport/stream/raw_peer.h"
 #include "unit/transport/stream/stream_rig.h"
+#include "wire/staged.h"
 
 namespace stagelink::transport {
 namespace {
@@ -238,11 +239,13 @@ TEST_F(HostilePeerTest, APeerHasABoundedNumberOfConnections) {
 
 // The other way round: an owner that lies to an initiator.
 struct HostileOwnerTest : testing::Test, StreamChannel::Owner {
-  HostileOwnerTest() : local(4096, kCanary) {
+  explicit HostileOwnerTest(RigKind kind = RigKind::kPlain) : local(4096, kCanary) {
     poller = std::move(*Poller::create());
+    auto [theirs_traits, our_traits] = traits_of(kind);
+    area = std::move(theirs_traits.staging);
     auto [ours, theirs] = socket_pair();
     owner.emplace(std::move(theirs), [this] { poller->run_once(Duration::zero()); });
-    channel = StreamChannel::create(*poller, std::move(ours), *this);
+    channel = StreamChannel::create(*poller, std::move(ours), *this, std::move(our_traits));
   }
   ~HostileOwnerTest() override { channel->close(Status(Reason::kClosed, "test over")); }
   void on_lost(StreamChannel&, const Status& why) override { lost = why; }
@@ -264,6 +267,7 @@ struct HostileOwnerTest : testing::Test, StreamChannel::Owner {
   std::vector<std::byte> local;
   std::unique_ptr<Poller> poller;
   std::shared_ptr<StreamChannel> channel;
+  std::optional<StagingArea> area;
   std::optional<RawPeer> owner;
   std::optional<Status> lost;
 };
@@ -303,6 +307,45 @@ TEST_F(HostileOwnerTest, RequestsOfAnInitiatorEndTheConnection) {
   const uint64_t id = begin(request, Direction::kRead);
   owner->send_frame(FrameType::kCancel, id, {});
   expect_lost(request);
+}
+
+struct StagingOwnerTest : HostileOwnerTest {
+  StagingOwnerTest() : HostileOwnerTest(RigKind::kStaged) {
+    std::fill(area->from_owner().begin(), area->from_owner().end(), std::byte{1});
+  }
+};
+
+TEST_F(StagingOwnerTest, BytesBeyondTheRequestAreNotPlaced) {
+  TestRequest request;
+  const uint64_t id = begin(request, Direction::kRead);
+  owner->send_frame(FrameType::kStaged, id, wire::encode_staged(1000));
+  owner->send_frame(FrameType::kStaged, id, wire::encode_staged(25));
+  expect_lost(request);
+}
+
+TEST_F(StagingOwnerTest, BytesForAWriteEndTheConnection) {
+  TestRequest request;
+  const uint64_t id = begin(request, Direction::kWrite);
+  owner->send_frame(FrameType::kStaged, id, wire::encode_staged(10));
+  expect_lost(request);
+}
+
+TEST_F(StagingOwnerTest, TakingWhatWasNotPutEndsTheConnection) {
+  TestRequest request;
+  (void)begin(request, Direction::kRead);
+  owner->send_frame(FrameType::kStagedAck, 0, wire::encode_staged(1));
+  expect_lost(request);
+}
+
+TEST_F(StagingOwnerTest, BytesOfACancelledReadGoNowhere) {
+  TestRequest request;
+  const uint64_t id = begin(request, Direction::kRead);
+  channel->cancel(request, Status(Reason::kCancelled, "test"));
+  owner->send_frame(FrameType::kStaged, id, wire::encode_staged(1024));
+  owner->send_frame(FrameType::kDone, id, wire::encode(wire::Outcome{Reason::kCancelled, ""}));
+  EXPECT_EQ(request.status.reason(), Reason::kCancelled);
+  EXPECT_EQ(std::count(local.begin(), local.end(), kCanary), 4096);
+  EXPECT_FALSE(lost.has_value());
 }
 
 TEST_F(HostileOwnerTest, TheReasonOfTheOwnerReachesTheRequest) {

@@ -71,7 +71,7 @@ TEST(StreamListTest, ConnectionsOfOnePeerShareABudget) {
   for (int i = 0; i < 3; ++i) {
     auto [ours, theirs] = socket_pair();
     fds.push_back(ours.get());
-    ASSERT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 9}, false).ok());
+    ASSERT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 9}).ok());
     peers.push_back(std::make_unique<RawPeer>(std::move(ours), step));
     ASSERT_TRUE(peers.back()->send_bytes(wire::encode(announced)));
     ASSERT_TRUE(peers.back()->send_bytes(some));
@@ -83,7 +83,7 @@ TEST(StreamListTest, ConnectionsOfOnePeerShareABudget) {
   // Another peer has a budget of its own.
   auto [ours, theirs] = socket_pair();
   const int other = ours.get();
-  ASSERT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 10}, false).ok());
+  ASSERT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 10}).ok());
   RawPeer stranger(std::move(ours), step);
   ASSERT_TRUE(stranger.send_bytes(wire::encode(announced)));
   ASSERT_TRUE(stranger.send_bytes(some));
@@ -106,7 +106,7 @@ TEST(StreamServerTest, WriteFindsNobodyElseInTheMiddleOfOneThatWasGivenUp) {
   batch.ranges = {{.region = 0, .offset = 0, .bytes = remote.size()}};
   const auto connect = [&] {
     auto [ours, theirs] = socket_pair();
-    EXPECT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 9}, false).ok());
+    EXPECT_TRUE(rig.server->serve(std::move(theirs), InstanceId{8, 9}).ok());
     return std::make_unique<RawPeer>(std::move(ours), step);
   };
   auto given_up = connect();

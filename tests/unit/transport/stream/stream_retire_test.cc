@@ -8,14 +8,14 @@ namespace stagelink::transport {
 namespace {
 
 // A region is deregistered while a peer that takes its time reads or writes it.
-struct StreamRetireTest : testing::TestWithParam<std::tuple<size_t, bool /* checked */>> {
+struct StreamRetireTest : testing::TestWithParam<std::tuple<size_t, RigKind>> {
   StreamRetireTest() : local(std::get<0>(GetParam())), remote(local.size()), random(random_u64()) {
     fill_random(local, random);
     fill_random(remote, random);
     region = rig.add_region(remote);
   }
   void begin(TestRequest& request, Direction direction, int steps) {
-    prepare(request, direction, {{local.data(), 0, local.size(), 0}}, {ref_of(*region)});
+    prepare(request, direction, items_of(local, std::get<1>(GetParam())), {ref_of(*region)});
     rig.channel->post(request);
     for (int i = 0; i < steps; ++i) rig.step();
     ASSERT_FALSE(request.done());
@@ -49,7 +49,10 @@ struct StreamRetireTest : testing::TestWithParam<std::tuple<size_t, bool /* chec
 // With 600 KiB the last data frame is under way from the beginning, and the good news stands
 // behind it already; it must not be told.
 INSTANTIATE_TEST_SUITE_P(Sizes, StreamRetireTest,
-                         testing::Combine(testing::Values(600 << 10, 5 << 20), testing::Bool()));
+                         testing::Combine(testing::Values(600 << 10, 5 << 20),
+                                          testing::Values(RigKind::kPlain, RigKind::kChecked)));
+INSTANTIATE_TEST_SUITE_P(Staged, StreamRetireTest,
+                         testing::Values(std::tuple(5 << 20, RigKind::kStaged)));
 
 TEST_P(StreamRetireTest, AReadEndsSupersededAndTheRegionIsFreeAtOnce) {
   std::fill(remote.begin(), remote.end(), std::byte{0x11});

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -68,10 +70,39 @@ class TestRequest final : public PostedRequest {
   std::atomic<int> ended{0};
 };
 
+// How the connection of a rig was agreed on.
+enum class RigKind : uint8_t { kPlain, kChecked, kStaged };
+inline const char* rig_name(RigKind kind) {
+  switch (kind) {
+    case RigKind::kPlain: return "Plain";
+    case RigKind::kChecked: return "Checked";
+    case RigKind::kStaged: return "Staged";
+  }
+  return "";
+}
+
+// What both ends of such a connection are told: the owner's, then the initiator's.
+inline std::pair<StreamTraits, StreamTraits> traits_of(RigKind kind) {
+  std::pair<StreamTraits, StreamTraits> traits;
+  for (StreamTraits* end : {&traits.first, &traits.second}) {
+    end->checked = kind == RigKind::kChecked;
+    end->grouped = true;
+  }
+  if (kind == RigKind::kStaged) {
+    auto area = StagingArea::create();
+    EXPECT_TRUE(area.ok());
+    auto theirs = StagingArea::open(area->take_fd());
+    EXPECT_TRUE(theirs.ok());
+    traits.first.staging.emplace(*std::move(area));
+    traits.second.staging.emplace(*std::move(theirs));
+  }
+  return traits;
+}
+
 // Owner and initiator in one thread, stepped by hand, so that every interleaving is repeatable.
 class StreamRig : private StreamChannel::Owner {
  public:
-  explicit StreamRig(int send_buffer = 0, bool checked = false) {
+  explicit StreamRig(int send_buffer = 0, RigKind kind = RigKind::kPlain) {
     registry = std::move(*memory::RegionRegistry::create(random_instance_id(), 1024));
     owner_poller = std::move(*Poller::create());
     poller = std::move(*Poller::create());
@@ -79,8 +110,9 @@ class StreamRig : private StreamChannel::Owner {
     auto [ours, theirs] = socket_pair();
     const int our_fd = ours.get();
     const int their_fd = theirs.get();
-    EXPECT_TRUE(server->serve(std::move(theirs), InstanceId{1, 2}, checked).ok());
-    channel = StreamChannel::create(*poller, std::move(ours), *this, checked);
+    auto [owner_traits, our_traits] = traits_of(kind);
+    EXPECT_TRUE(server->serve(std::move(theirs), InstanceId{1, 2}, std::move(owner_traits)).ok());
+    channel = StreamChannel::create(*poller, std::move(ours), *this, std::move(our_traits));
     if (send_buffer > 0) {
       ::setsockopt(our_fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer));
       ::setsockopt(their_fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof(send_buffer));
@@ -124,6 +156,20 @@ class StreamRig : private StreamChannel::Owner {
 
 inline RemoteRegionRef ref_of(const memory::RegionRecord& record) {
   return {record.desc.index, record.desc.generation};
+}
+
+// All of `local`, from the beginning of region 0: one piece, or on a staged connection small ones
+// that do not lie in order, every other one first.
+inline std::vector<CopyItem> items_of(std::span<std::byte> local, RigKind kind) {
+  if (kind != RigKind::kStaged) return {{local.data(), 0, local.size(), 0}};
+  constexpr size_t kPiece = 500;
+  std::vector<CopyItem> items;
+  for (const size_t first : {size_t{0}, kPiece}) {
+    for (size_t at = first; at < local.size(); at += 2 * kPiece) {
+      items.push_back({local.data() + at, at, std::min(kPiece, local.size() - at), 0});
+    }
+  }
+  return items;
 }
 
 // Prepares `request` for `items`; the deadline is far away unless the test sets another.

@@ -65,14 +65,14 @@ struct Shape {
 };
 
 class StreamTransferTest
-    : public testing::TestWithParam<
-          std::tuple<Shape, Direction, bool /* by address */, bool /* checked */>> {};
+    : public testing::TestWithParam<std::tuple<Shape, Direction, bool /* by address */, RigKind>> {
+};
 
 TEST_P(StreamTransferTest, MovesExactlyTheBytesOfItsRanges) {
-  const auto [shape, direction, by_address, checked] = GetParam();
+  const auto [shape, direction, by_address, kind] = GetParam();
   const uint64_t seed = random_u64();
   SCOPED_TRACE("seed " + std::to_string(seed));
-  StreamRig rig(shape.send_buffer, checked);
+  StreamRig rig(shape.send_buffer, kind);
   Field field(shape.slot_bytes, shape.slots, seed);
   const auto region = rig.add_region(field.remote);
   const uint64_t base = by_address ? region->desc.address : 0;
@@ -97,9 +97,9 @@ TEST_P(StreamTransferTest, MovesExactlyTheBytesOfItsRanges) {
 }
 
 std::string name_of(const testing::TestParamInfo<StreamTransferTest::ParamType>& test) {
-  const auto& [shape, direction, by_address, checked] = test.param;
+  const auto& [shape, direction, by_address, kind] = test.param;
   return std::string(shape.name) + (direction == Direction::kRead ? "Read" : "Write") +
-         (by_address ? "ByAddress" : "ByRegion") + (checked ? "Checked" : "");
+         (by_address ? "ByAddress" : "ByRegion") + rig_name(kind);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
                                      Shape{"Large", 3 << 20, 4, 3, true, 0},
                                      Shape{"SmallSendBuffer", 5000, 512, 300, false, 4096}),
                      testing::Values(Direction::kRead, Direction::kWrite), testing::Bool(),
-                     testing::Bool()),
+                     testing::Values(RigKind::kPlain, RigKind::kChecked, RigKind::kStaged)),
     name_of);
 
 TEST(StreamChannelTest, MovesARangeOf64MiB) {
