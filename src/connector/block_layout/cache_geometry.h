@@ -23,6 +23,9 @@ enum class Layout : uint8_t {
 std::string_view layout_name(Layout layout) noexcept;
 Result<Layout> parse_layout(std::string_view name);
 
+// Whether a tensor names the axis of tokens or that of heads first; kRows always names heads first.
+enum class RowAxes : uint8_t { kAuto, kTokensHeads, kHeadsTokens };
+
 // A tensor as its owner describes it: sizes and strides in elements.
 struct CacheTensor {
   std::vector<uint64_t> shape;
@@ -36,8 +39,10 @@ struct LayerSpec {
   uint32_t block_size = 0;  // Tokens of one block of the scheduler; a multiple of the tensor's own.
   uint32_t num_kv_heads = 0;
   uint32_t head_size = 0;
+  uint32_t num_states = 0;     // kRows: rows of one block; 0: one for each token.
   uint32_t content_bytes = 0;  // kRows: of one head's row for one token.
   Layout layout = Layout::kAuto;
+  RowAxes axes = RowAxes::kAuto;
   // The bytes within a block have an order that only the owner's kernels know (caches of CPUs are
   // packed for their instruction set): blocks move whole or not at all.
   bool opaque = false;
@@ -57,7 +62,7 @@ struct BlockGeometry {
   bool halves = false;
   uint32_t kernel_tokens = 0;
   uint64_t kernel_stride = 0;
-  uint32_t tokens = 0;  // Of one block of the scheduler.
+  uint32_t tokens = 0;  // Rows of one head in one block of the scheduler.
   uint64_t token_stride = 0;
   uint32_t heads = 0;
   uint64_t head_stride = 0;
