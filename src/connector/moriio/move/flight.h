@@ -34,7 +34,7 @@ class Flight {
   bool idle() const noexcept { return posted_.empty() && unposted_.empty(); }
 
   // Drops what has not been posted and ends the rest. When it returns Ok nothing touches memory for
-  // this transfer any more.
+  // this transfer any more. Errors: of the first batch that could not be ended; call it again.
   Status cancel();
 
   uint64_t bytes_landed() const noexcept { return bytes_landed_; }

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,7 +34,7 @@ struct ReadRequest {
 };
 
 // Read mode of a decode rank. Each transfer ends once, as kReceived in the wrapper's table, when
-// nothing touches memory for it any more; then its producers are released.
+// nothing touches memory for it any more and its producers are being released.
 //
 // Thread-safety: all methods may run at the same time. None waits but wait(), cancel() and close().
 class Reader {
@@ -61,14 +62,17 @@ class Reader {
  private:
   struct Transfer;
 
+  // The thread.
   void run();
-  void take_new() SL_EXCLUDES(mutex_);
-  bool wanted_gone(const Transfer& transfer) const SL_EXCLUDES(mutex_);
-  void advance(Transfer& transfer);
+  bool take_new() SL_EXCLUDES(mutex_);
+  bool has_cancelled() const SL_REQUIRES(mutex_);
+  Deadline next_look() const;
+  void advance(Transfer& transfer, Duration patience);
   void renew(Transfer& transfer);
-  void finish(Transfer& transfer, const Status& outcome) SL_EXCLUDES(mutex_);
-  void release(const Transfer& transfer, const Status& outcome);
-  void sleep() SL_EXCLUDES(mutex_);
+  void stop(Transfer& transfer, Status why);
+  void finish(Transfer& transfer, Status outcome) SL_EXCLUDES(mutex_);
+  void release(const ReadRequest& request, const Status& outcome);
+  void fill(MessageExtras& extras, const ReadRequest& request) const;
 
   const ReaderOptions options_;
   const std::shared_ptr<Wrapper> wrapper_;
@@ -88,7 +92,6 @@ class Reader {
   std::deque<std::string> ended_order_ SL_GUARDED_BY(mutex_);
   std::deque<ReadRequest> incoming_ SL_GUARDED_BY(mutex_);
   bool closing_ SL_GUARDED_BY(mutex_) = false;
-  bool nudged_ SL_GUARDED_BY(mutex_) = false;
   Mutex join_mutex_;
 
   std::map<std::string, std::unique_ptr<Transfer>> transfers_;  // Of the thread.

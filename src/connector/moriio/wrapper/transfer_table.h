@@ -6,8 +6,10 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/deadline.h"
@@ -103,32 +105,55 @@ class TransferTable {
   std::vector<EndCount> end_counts() const;
 
  private:
-  struct Record;
+  struct Record {
+    bool expected = false;
+    Expectation expectation;
+    Clock::time_point deadline{};       // Of the expectation; zero: none, or told.
+    std::vector<NotifyMessage> parked;  // Came before expect().
+    size_t parked_bytes = 0;
+    std::shared_ptr<const Allocation> allocation;
+    bool writing = false;
+    std::vector<std::string> heard;  // Ranks that have reported.
+    uint32_t reports = 0;
+    bool renewed = false;                        // An event that has not been taken.
+    std::list<std::string>::iterator unmatched;  // Where in unmatched_, if `listed`.
+    Clock::time_point listed_at{};
+    bool listed = false;
+  };
   struct Ended {
     std::string transfer_id;
     std::string incarnation;
   };
   using Records = std::unordered_map<std::string, Record>;
+  // What a message asks of the observer.
+  enum class After : uint8_t { kNothing, kAllocated, kReleased };
 
-  Record* find_or_add(const std::string& transfer_id, const MessageExtras& extras)
-      SL_REQUIRES(mutex_);
-  bool may_speak(const Record& record, const MessageExtras& extras, const std::string& what)
-      SL_REQUIRES(mutex_);
-  bool is_late(const std::string& transfer_id, const MessageExtras& extras) SL_REQUIRES(mutex_);
-  bool accept_blocks(const RemoteBlocks& message) SL_REQUIRES(mutex_);
-  bool accept_release(const Release& message) SL_REQUIRES(mutex_);
-  void accept_write_done(const WriteDone& message) SL_REQUIRES(mutex_);
-  void accept_write_failed(const WriteFailed& message) SL_REQUIRES(mutex_);
-  void accept_renew(const Renew& message) SL_REQUIRES(mutex_);
-  bool accept_legacy(const LegacyId& message) SL_REQUIRES(mutex_);
-  bool count_sender(Record& record, const MessageExtras& extras) SL_REQUIRES(mutex_);
-  void settle(const std::string& transfer_id, Record& record) SL_REQUIRES(mutex_);
+  After apply(const NotifyMessage& message) SL_REQUIRES(mutex_);
+  bool right_role(const NotifyMessage& message);
+  bool is_late(const NotifyMessage& message, const MessageExtras& extras) SL_REQUIRES(mutex_);
+  bool park(const NotifyMessage& message) SL_REQUIRES(mutex_);
+  bool may_speak(const Record& record, const MessageExtras& extras, const std::string& what);
+  After accept_blocks(const RemoteBlocks& message) SL_REQUIRES(mutex_);
+  After accept_release(const Release& message) SL_REQUIRES(mutex_);
+  After accept_write_done(const WriteDone& message) SL_REQUIRES(mutex_);
+  After accept_write_failed(const WriteFailed& message) SL_REQUIRES(mutex_);
+  After accept_renew(const Renew& message) SL_REQUIRES(mutex_);
+  After accept_legacy(const LegacyId& message) SL_REQUIRES(mutex_);
+  // False if this sender has reported before.
+  bool count_report(Record& record, const MessageExtras& extras, const std::string& transfer_id);
+  void tell(After what, const std::string& transfer_id) SL_EXCLUDES(mutex_);
+
+  Records::iterator find_or_add(const std::string& transfer_id) SL_REQUIRES(mutex_);
+  void list_unmatched(Records::iterator at) SL_REQUIRES(mutex_);
+  void unlist(Record& record) SL_REQUIRES(mutex_);
+  void erase(Records::iterator at) SL_REQUIRES(mutex_);
   bool end_locked(EventKind kind, const std::string& transfer_id, Status outcome)
       SL_REQUIRES(mutex_);
-  void remember_ended(const std::string& transfer_id, const std::string& incarnation)
-      SL_REQUIRES(mutex_);
-  void erase(Records::iterator at) SL_REQUIRES(mutex_);
+  void remember_ended(const std::string& transfer_id, std::string incarnation) SL_REQUIRES(mutex_);
+  void forget_ended(const std::string& transfer_id) SL_REQUIRES(mutex_);
+  void queue_ack(TransferAck ack) SL_REQUIRES(mutex_);
   void sweep(Clock::time_point now) SL_REQUIRES(mutex_);
+  void count_end(EventKind kind, Reason reason) SL_REQUIRES(mutex_);
   bool counts() const noexcept { return options_.tp_size > 0; }
 
   const TableOptions options_;
@@ -137,13 +162,14 @@ class TransferTable {
   mutable Mutex mutex_;
   Records records_ SL_GUARDED_BY(mutex_);
   std::list<std::string> unmatched_ SL_GUARDED_BY(mutex_);  // Oldest first.
-  std::list<Ended> ended_order_ SL_GUARDED_BY(mutex_);      // Oldest first.
+  size_t parked_bytes_ SL_GUARDED_BY(mutex_) = 0;
+  std::set<std::pair<Clock::time_point, std::string>> deadlines_ SL_GUARDED_BY(mutex_);
+  std::list<Ended> ended_order_ SL_GUARDED_BY(mutex_);  // Oldest first.
   std::unordered_map<std::string, std::list<Ended>::iterator> ended_ SL_GUARDED_BY(mutex_);
   std::deque<TransferEvent> events_ SL_GUARDED_BY(mutex_);
   std::deque<TransferAck> acks_ SL_GUARDED_BY(mutex_);
   std::deque<std::string> completions_ SL_GUARDED_BY(mutex_);
   std::vector<EndCount> end_counts_ SL_GUARDED_BY(mutex_);
-  Clock::time_point swept_ SL_GUARDED_BY(mutex_){};
 
   Mutex observer_mutex_;
   TableObserver* observer_ SL_GUARDED_BY(observer_mutex_) = nullptr;

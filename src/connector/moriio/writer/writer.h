@@ -10,6 +10,7 @@
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -94,23 +95,23 @@ class Writer final : private TableObserver {
   void on_allocated(const std::string& transfer_id) override SL_EXCLUDES(mutex_);
   bool on_released(const std::string& transfer_id) override SL_EXCLUDES(mutex_);
 
+  // The thread.
   void run();
-  void run_guarded();
-  bool take_items(std::deque<Item>& items, const Deadline& until) SL_EXCLUDES(mutex_);
+  bool take_items(std::deque<Item>& items) SL_EXCLUDES(mutex_);
   void apply(Item& item);
-  void look_after_all();
-  void advance(Transfer& transfer);
-  void wait_for_blocks(Transfer& transfer);
-  void post(Transfer& transfer);
+  void look_after(Transfer& transfer, Duration patience);
+  void advance(Transfer& transfer, Duration patience);
+  Status find_blocks(Transfer& transfer);
   Status plan_pending(Transfer& transfer);
-  void check_landed(Transfer& transfer);
+  Status move(Transfer& transfer, Duration patience);
   void start_notify(Transfer& transfer);
-  void fail(Transfer& transfer, WriteState state, const Status& why);
-  void tell_failure(Transfer& transfer, const Status& why);
-  void finish(Transfer& transfer, WriteState state, const Status& outcome);
+  void stop(Transfer& transfer, WriteState state, Status why);
+  void tell_failure(const Transfer& transfer, const Status& why);
+  void finish(Transfer& transfer, WriteState state, Status outcome) SL_EXCLUDES(mutex_);
   void set_state(Transfer& transfer, WriteState state, Duration limit) SL_EXCLUDES(mutex_);
-  Deadline next_wake() const;
-  void push(Item item) SL_EXCLUDES(mutex_);
+  void set_timer(Transfer& transfer);
+  std::vector<std::string> due();
+  bool push(Item item) SL_EXCLUDES(mutex_);
 
   const WriterOptions options_;
   const std::shared_ptr<Wrapper> wrapper_;
@@ -124,11 +125,17 @@ class Writer final : private TableObserver {
   std::deque<Item> items_ SL_GUARDED_BY(mutex_);
   std::unordered_map<std::string, Scheduled> scheduled_ SL_GUARDED_BY(mutex_);
   std::vector<std::string> unsealed_ SL_GUARDED_BY(mutex_);
-  size_t queued_ SL_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<std::string, WriteState> finished_ SL_GUARDED_BY(mutex_);
+  std::deque<std::string> finished_order_ SL_GUARDED_BY(mutex_);
+  size_t queued_ SL_GUARDED_BY(mutex_) = 0;  // Tasks that have not been planned.
   bool closing_ SL_GUARDED_BY(mutex_) = false;
   Mutex join_mutex_;
 
-  std::map<std::string, std::unique_ptr<Transfer>> transfers_;  // Of the thread.
+  // Of the thread.
+  std::map<std::string, std::unique_ptr<Transfer>> transfers_;
+  std::set<std::string> attention_;  // To be looked after in this round.
+  std::set<std::string> flying_;     // With batches on their way.
+  std::set<std::pair<Deadline::Clock::time_point, std::string>> timers_;
   std::thread thread_;
 };
 

@@ -33,23 +33,20 @@ struct WriteTask {
   Deadline::Clock::time_point enqueued = Deadline::Clock::now();
 };
 
-struct WritePlan {
-  std::vector<Move> moves;
-  // Who is told that all is written. Absent: nobody.
-  std::optional<Endpoint> notify;
-  // The peer's handshake had a version, so that it understands write_failed.
-  bool peer_has_version = false;
-};
-
 // Whoever knows caches, layouts and sessions.
 //
 // Thread-safety: called by the writer's thread only, without locks.
 class WriterHost {
  public:
   virtual ~WriterHost() = default;
-  // For some layers of one transfer. Errors end the transfer, except busy: asked again soon.
-  virtual Result<WritePlan> plan(const Allocation& allocation,
-                                 std::span<const WriteTask> tasks) = 0;
+  // The notify port of the rank that is written to, by the first task of a transfer; nullopt:
+  // nobody is told.
+  virtual Result<std::optional<Endpoint>> consumer_of(const Allocation& allocation,
+                                                      const WriteTask& task) = 0;
+  // The batches of some layers of one transfer. Errors end the transfer, except busy: asked again
+  // soon.
+  virtual Result<std::vector<Move>> plan(const Allocation& allocation,
+                                         std::span<const WriteTask> tasks) = 0;
 };
 
 }  // namespace stagelink::moriio
