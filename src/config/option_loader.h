@@ -35,5 +35,7 @@ Status set_named(const OptionTable& table, void* options, std::string_view name,
 std::string options_text(const OptionTable& table, const void* options);
 // The reference page, in Markdown. `defaults` is a default-constructed struct.
 std::string options_page(const OptionTable& table, const void* defaults);
+// Its tables alone, one for each group.
+std::string options_tables(const OptionTable& table, const void* defaults);
 
 }  // namespace stagelink::config

@@ -88,8 +88,8 @@ standard error stream.
 
 }  // namespace
 
-std::string options_page(const OptionTable& table, const void* defaults) {
-  std::string out(kPageHead);
+std::string options_tables(const OptionTable& table, const void* defaults) {
+  std::string out;
   std::string_view group;
   for (const OptionRow& row : table.rows) {
     if (row.group != group) {
@@ -102,6 +102,12 @@ std::string options_page(const OptionTable& table, const void* defaults) {
     out += fmt::format("| `{}` | {} | {} | {} | {} |\n", row.name, type_name(row.type),
                        default_cell(row, defaults), range_cell(row), cell(row.text));
   }
+  return out;
+}
+
+std::string options_page(const OptionTable& table, const void* defaults) {
+  std::string out(kPageHead);
+  out += options_tables(table, defaults);
   if (!table.aliases.empty()) {
     out += "\n## Deprecated names\n\n| old | write |\n|---|---|\n";
     for (const OptionAlias& alias : table.aliases) {
