@@ -1,9 +1,16 @@
 """The engine of stagelink; use it through the package `stagelink`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import enum
 import os
 import types
-from typing import Literal, SupportsIndex, TypeAlias, TypedDict
+from typing import (
+    Literal,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    overload
+)
 
 from typing_extensions import Buffer, Self
 
@@ -287,3 +294,456 @@ class Engine:
     def __enter__(self) -> Self: ...
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None) -> None: ...
+
+class BackendType(enum.IntEnum):
+    """RDMA stands for the best way to each peer, TCP for tcp alone."""
+
+    Unknown = 0
+
+    XGMI = 1
+
+    RDMA = 2
+
+    TCP = 3
+
+    FABRIC = 4
+
+class MemoryLocationType(enum.IntEnum):
+    Unknown = 0
+
+    CPU = 1
+
+    GPU = 2
+
+class PollCqMode(enum.IntEnum):
+    """Without effect: nothing polls here."""
+
+    POLLING = 0
+
+    EVENT = 1
+
+class StatusCode(enum.IntEnum):
+    SUCCESS = 0
+
+    INIT = 1
+
+    IN_PROGRESS = 2
+
+    ERR_INVALID_ARGS = 11
+
+    ERR_NOT_FOUND = 12
+
+    ERR_RDMA_OP = 13
+
+    ERR_BAD_STATE = 14
+
+    ERR_GPU_OP = 15
+
+class EngineDesc:
+    """
+    Where an IO engine can be reached. A value: compare it, pack it, send it.
+    """
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def node_id(self) -> str: ...
+
+    @property
+    def hostname(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def pid(self) -> int: ...
+
+    def __repr__(self) -> str: ...
+
+    def pack(self) -> bytes: ...
+
+    @staticmethod
+    def unpack(blob: Buffer) -> EngineDesc:
+        """Raises Corrupt, naming the field."""
+
+    def __eq__(self, other: object) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+class MemoryDesc:
+    """Memory that peers may reach. A value: compare it, pack it, send it."""
+
+    @property
+    def engine_key(self) -> str: ...
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def device_id(self) -> int: ...
+
+    @property
+    def device_bus_id(self) -> str: ...
+
+    @property
+    def numa_node(self) -> int: ...
+
+    @property
+    def data(self) -> int:
+        """The address in the owner's process."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def loc(self) -> MemoryLocationType: ...
+
+    @property
+    def ipc_handle(self) -> bytes: ...
+
+    def __repr__(self) -> str: ...
+
+    def pack(self) -> bytes: ...
+
+    @staticmethod
+    def unpack(blob: Buffer) -> MemoryDesc:
+        """Raises Corrupt, naming the field."""
+
+    def __eq__(self, other: object) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+class IOEngineConfig:
+    """
+    Where an engine listens. An empty host is what option `bind` says (127.0.0.1); port 0 takes any free one. `options`: further options of stagelink.Engine by name.
+    """
+
+    def __init__(self, host: str = '', port: int = 0, options: Mapping[str, object] | None = None) -> None: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @host.setter
+    def host(self, arg: str, /) -> None: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @port.setter
+    def port(self, arg: int, /) -> None: ...
+
+class RdmaBackendConfig:
+    """
+    mori's settings. `enable_notification` is obeyed; the others are kept and have no effect, because there are no queue pairs.
+    """
+
+    def __init__(self, qp_per_transfer: int = 1, post_batch_size: int = -1, num_worker_threads: int = -1, poll_cq_mode: PollCqMode = ..., enable_notification: bool = True, notif_per_qp: int = 1024, enable_transfer_chunking: bool = False, chunk_bytes: int = 65536, max_chunks_per_transfer: int = 64, num_nics_per_transfer: int = 1) -> None: ...
+
+    @property
+    def qp_per_transfer(self) -> int: ...
+
+    @qp_per_transfer.setter
+    def qp_per_transfer(self, arg: int, /) -> None: ...
+
+    @property
+    def post_batch_size(self) -> int: ...
+
+    @post_batch_size.setter
+    def post_batch_size(self, arg: int, /) -> None: ...
+
+    @property
+    def num_worker_threads(self) -> int: ...
+
+    @num_worker_threads.setter
+    def num_worker_threads(self, arg: int, /) -> None: ...
+
+    @property
+    def poll_cq_mode(self) -> PollCqMode: ...
+
+    @poll_cq_mode.setter
+    def poll_cq_mode(self, mode: PollCqMode, /) -> None: ...
+
+    @property
+    def enable_notification(self) -> bool: ...
+
+    @enable_notification.setter
+    def enable_notification(self, arg: bool, /) -> None: ...
+
+    @property
+    def notif_per_qp(self) -> int: ...
+
+    @notif_per_qp.setter
+    def notif_per_qp(self, arg: int, /) -> None: ...
+
+    @property
+    def enable_transfer_chunking(self) -> bool: ...
+
+    @enable_transfer_chunking.setter
+    def enable_transfer_chunking(self, arg: bool, /) -> None: ...
+
+    @property
+    def chunk_bytes(self) -> int: ...
+
+    @chunk_bytes.setter
+    def chunk_bytes(self, arg: int, /) -> None: ...
+
+    @property
+    def max_chunks_per_transfer(self) -> int: ...
+
+    @max_chunks_per_transfer.setter
+    def max_chunks_per_transfer(self, arg: int, /) -> None: ...
+
+    @property
+    def num_nics_per_transfer(self) -> int: ...
+
+    @num_nics_per_transfer.setter
+    def num_nics_per_transfer(self, arg: int, /) -> None: ...
+
+    @property
+    def max_send_wr(self) -> int: ...
+
+    @max_send_wr.setter
+    def max_send_wr(self, arg: int, /) -> None: ...
+
+    @property
+    def max_cqe_num(self) -> int: ...
+
+    @max_cqe_num.setter
+    def max_cqe_num(self, arg: int, /) -> None: ...
+
+    @property
+    def max_msg_sge(self) -> int: ...
+
+    @max_msg_sge.setter
+    def max_msg_sge(self, arg: int, /) -> None: ...
+
+class XgmiBackendConfig:
+    """
+    mori's settings for copies between GPUs of one host. create_backend() refuses them by name.
+    """
+
+    def __init__(self, num_streams: int = 64, num_events: int = 64) -> None: ...
+
+    @property
+    def num_streams(self) -> int: ...
+
+    @num_streams.setter
+    def num_streams(self, arg: int, /) -> None: ...
+
+    @property
+    def num_events(self) -> int: ...
+
+    @num_events.setter
+    def num_events(self, arg: int, /) -> None: ...
+
+class FabricBackendConfig:
+    """
+    mori's settings for copies over a GPU fabric. create_backend() refuses them by name.
+    """
+
+    def __init__(self, num_streams: int = 64, num_events: int = 64) -> None: ...
+
+    @property
+    def num_streams(self) -> int: ...
+
+    @num_streams.setter
+    def num_streams(self, arg: int, /) -> None: ...
+
+    @property
+    def num_events(self) -> int: ...
+
+    @num_events.setter
+    def num_events(self, arg: int, /) -> None: ...
+
+def set_log_level(level: str) -> None:
+    """
+    Of this process, for all of stagelink: trace debug info warning error critical off.
+    """
+
+class TransferStatus:
+    """What became of a transfer. Dropping it lets the transfer run on."""
+
+    def __init__(self) -> None: ...
+
+    def Code(self) -> StatusCode: ...
+
+    def Message(self) -> str:
+        """Why it failed; else empty."""
+
+    def Init(self) -> bool: ...
+
+    def InProgress(self) -> bool: ...
+
+    def Succeeded(self) -> bool: ...
+
+    def Failed(self) -> bool: ...
+
+    def Update(self, code: StatusCode, message: str) -> None:
+        """Sets both, unless there is an error already. Wakes waiters."""
+
+    def SetCode(self, code: StatusCode) -> None:
+        """Whatever it was. Wakes waiters."""
+
+    def SetMessage(self, message: str) -> None: ...
+
+    def Wait(self) -> None:
+        """Returns when the transfer is over: look at Code() then."""
+
+    def WaitFor(self, timeout_ms: int = -1) -> StatusCode:
+        """
+        The code, which is IN_PROGRESS if the transfer goes on after the timeout. A negative timeout is none.
+        """
+
+    def Cancel(self) -> StatusCode:
+        """
+        Ends the transfer. When it returns, nothing touches the local memory any more; the code tells whether it had succeeded before. Not part of mori.
+        """
+
+    def __repr__(self) -> str: ...
+
+class IOEngineSession:
+    """One local and one remote memory, prepared for transfers."""
+
+    def read(self, local_offset: int, remote_offset: int, size: int, transfer_uid: int) -> TransferStatus:
+        """Starts reading one range."""
+
+    def write(self, local_offset: int, remote_offset: int, size: int, transfer_uid: int) -> TransferStatus:
+        """Starts writing one range."""
+
+    def batch_read(self, local_offsets: Indices, remote_offsets: Indices, sizes: Indices, transfer_uid: int) -> TransferStatus:
+        """
+        Starts reading sizes[i] bytes at remote_offsets[i] to local_offsets[i], for all i, under one status. What is refused ("SQ full", "length out of range") is a status that has failed on return, and no byte has moved.
+        """
+
+    def batch_write(self, local_offsets: Indices, remote_offsets: Indices, sizes: Indices, transfer_uid: int) -> TransferStatus:
+        """As batch_read(), from local to remote."""
+
+    def allocate_transfer_uid(self) -> int: ...
+
+    def alive(self) -> bool:
+        """The peer answers, and what the session stands on is still registered."""
+
+    def explain(self) -> str:
+        """The transport that serves it, and why it was chosen. Not part of mori."""
+
+class TransportBackendConfig:
+    """
+    Our own choice of transports, by preference: shm cma unix tcp. Not part of mori.
+    """
+
+    def __init__(self, transports: Sequence[str], enable_notification: bool = True) -> None: ...
+
+class IOEngine:
+    """
+    mori's IOEngine over stagelink's engine. All methods may run at the same time, and release the interpreter lock while they wait or copy.
+    """
+
+    def __init__(self, key: str, config: IOEngineConfig = ...) -> None: ...
+
+    def get_engine_desc(self) -> EngineDesc:
+        """Where this engine can be reached."""
+
+    def create_backend(self, type: BackendType, config: RdmaBackendConfig | TransportBackendConfig | XgmiBackendConfig | FabricBackendConfig | None = None) -> None:
+        """
+        RDMA takes the best way to each peer, TCP takes tcp alone. XGMI and FABRIC raise NotImplementedError.
+        """
+
+    def remove_backend(self, type: BackendType) -> None:
+        """Its sessions fail from now on."""
+
+    def register_remote_engine(self, engine_desc: EngineDesc) -> None:
+        """Known from now on; connected when first needed."""
+
+    def deregister_remote_engine(self, engine_desc: EngineDesc) -> None:
+        """Ends its sessions."""
+
+    def allocate(self, size: Size, pin: Effort | None = None, huge_pages: Effort | None = None) -> IOMemory:
+        """
+        Zeroed memory that peers on this host map and copy directly. What is registered inside it is reached that way. Not part of mori.
+        """
+
+    def register_memory(self, ptr: int, size: int, device_id: int = -1, loc: MemoryLocationType = ...) -> MemoryDesc:
+        """Memory of the caller, who keeps it valid until it is deregistered."""
+
+    def register_torch_tensor(self, tensor: object) -> MemoryDesc:
+        """
+        The tensor is kept until it is deregistered. RuntimeError unless it is contiguous, KeyError for a device that is neither cpu nor cuda.
+        """
+
+    def deregister_memory(self, mem_desc: MemoryDesc) -> None:
+        """
+        After it no peer reaches the memory any more; memory inside an allocation stays reachable as long as that lives. Raises Busy while a peer is inside: call again.
+        """
+
+    def read(self, local: MemoryDesc, local_offset: int, remote: MemoryDesc, remote_offset: int, size: int, transfer_uid: int) -> TransferStatus:
+        """Starts reading one range."""
+
+    def write(self, local: MemoryDesc, local_offset: int, remote: MemoryDesc, remote_offset: int, size: int, transfer_uid: int) -> TransferStatus:
+        """Starts writing one range."""
+
+    @overload
+    def batch_read(self, local: MemoryDesc, local_offsets: Indices, remote: MemoryDesc, remote_offsets: Indices, sizes: Indices, transfer_uids: int) -> TransferStatus:
+        """
+        As IOEngineSession.batch_read(), with a session that the engine makes and keeps.
+        """
+
+    @overload
+    def batch_read(self, local: Sequence[MemoryDesc], local_offsets: Sequence[Indices], remote: Sequence[MemoryDesc], remote_offsets: Sequence[Indices], sizes: Sequence[Indices], transfer_uids: Sequence[int]) -> list[TransferStatus]:
+        """Lists of equal length: one transfer, and one status, for each index."""
+
+    @overload
+    def batch_write(self, local: MemoryDesc, local_offsets: Indices, remote: MemoryDesc, remote_offsets: Indices, sizes: Indices, transfer_uids: int) -> TransferStatus:
+        """As batch_read(), from local to remote."""
+
+    @overload
+    def batch_write(self, local: Sequence[MemoryDesc], local_offsets: Sequence[Indices], remote: Sequence[MemoryDesc], remote_offsets: Sequence[Indices], sizes: Sequence[Indices], transfer_uids: Sequence[int]) -> list[TransferStatus]:
+        """Lists of equal length: one transfer, and one status, for each index."""
+
+    def create_session(self, local: MemoryDesc, remote: MemoryDesc) -> IOEngineSession | None:
+        """
+        None if there is no backend, or the remote memory cannot be reached; the log says why.
+        """
+
+    def allocate_transfer_uid(self) -> int: ...
+
+    def pop_inbound_transfer_status(self, remote_key: str, transfer_uid: int) -> TransferStatus | None:
+        """
+        How a transfer ended that a peer has begun: once for each, then None again.
+        """
+
+    @staticmethod
+    def wait_all(statuses: Sequence[TransferStatus], timeout_ms: int = -1) -> StatusCode:
+        """
+        The first error there is, though another is still in progress; SUCCESS when all have succeeded; IN_PROGRESS after the timeout.
+        """
+
+    def metrics_text(self) -> str:
+        """All counters, in the text format of Prometheus. Not part of mori."""
+
+    def close(self, timeout: Timeout | None = None) -> None:
+        """
+        Ends all transfers and gives everything back. May be called again. Not part of mori.
+        """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None) -> None: ...
+
+    Session: TypeAlias = IOEngineSession
+
+class IOMemory:
+    """
+    Memory of IOEngine.allocate(). Has the buffer protocol: torch.frombuffer(memory, dtype=...), numpy.asarray(memory). Lives as long as it, a view of it or a registration in it.
+    """
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...

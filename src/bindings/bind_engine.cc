@@ -23,40 +23,18 @@ namespace {
 
 constexpr Duration kExitTimeout = std::chrono::seconds(2);
 
-// The engines that exist, for the exit handler. Guarded by the interpreter lock.
-std::vector<PyEngine*>& live_engines() {
-  static std::vector<PyEngine*> engines;
-  return engines;
-}
-
-// Closes what the program left open, while the interpreter can still run. Failures are the engine's
-// to log; there is nobody left to tell.
-void close_at_exit() {
-  announce_exit();
-  const std::vector<PyEngine*> engines = live_engines();
-  for (PyEngine* engine : engines) (void)engine->close(kExitTimeout);
-}
-
-void register_exit_handler() {
-  static bool registered = false;
-  if (std::exchange(registered, true)) return;
-  nb::module_::import_("atexit").attr("register")(nb::cpp_function(&close_at_exit));
-}
-
 }  // namespace
 
-PyEngine::PyEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
-  register_exit_handler();
-  live_engines().push_back(this);
-}
+PyEngine::PyEngine(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
 
 PyEngine::~PyEngine() {
-  std::erase(live_engines(), this);
   without_gil([this] {
     engine_.reset();
     return 0;
   });
 }
+
+void PyEngine::close_at_exit() { (void)close(kExitTimeout); }
 
 Status PyEngine::close(std::optional<Duration> timeout) {
   const Status status = without_gil(

@@ -19,4 +19,8 @@ NB_MODULE(_core, m) {
   bind_session(m);
   bind_peer(m);
   bind_engine(m);
+  bind_moriio_io_types(m);
+  bind_moriio_io_status(m);
+  bind_moriio_io_session(m);
+  bind_moriio_io_engine(m);
 }

@@ -7,6 +7,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bindings/convert/python_memory.h"
+#include "bindings/objects/closed_at_exit.h"
 #include "stagelink/engine.h"
 
 namespace stagelink::bindings {
@@ -15,15 +16,16 @@ namespace stagelink::bindings {
 // did before.
 //
 // Thread-safety: used with the interpreter lock.
-class PyEngine {
+class PyEngine final : public ClosedAtExit {
  public:
   explicit PyEngine(std::unique_ptr<Engine> engine);
-  ~PyEngine();
+  ~PyEngine() override;
   PyEngine(const PyEngine&) = delete;
   PyEngine& operator=(const PyEngine&) = delete;
 
   Engine& engine() const noexcept { return *engine_; }
   Status close(std::optional<Duration> timeout);
+  void close_at_exit() override;
   // Keeps memory until the engine is closed: of a region that was dropped while a peer was inside.
   void adopt(PythonMemory memory) { adopted_.push_back(std::move(memory)); }
 

@@ -1,0 +1,1 @@
+"""Modules that stand in for other libraries, with those libraries' names and calls."""
