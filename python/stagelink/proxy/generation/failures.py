@@ -1,6 +1,7 @@
 """How a leg can fail, and what that means for the request, the server and the client."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 
 import aiohttp
@@ -21,7 +22,7 @@ class _Kind:
 KINDS = {
     "connect": _Kind(True, True, 502, "check that it runs and that its address is right"),
     "stalled": _Kind(True, True, 504, "it is overloaded or stuck; see its log"),
-    "broken": _Kind(True, False, 502, "it ended the connection; see its log"),
+    "broken": _Kind(True, False, 502, "see its log"),
     "server_error": _Kind(True, False, 502, "see its log"),
     "bad_answer": _Kind(True, False, 502, "is it a vLLM server with a KV connector?"),
     "busy": _Kind(True, False, 503, "try again later"),
@@ -65,7 +66,8 @@ def reason_of(error: Exception, deadline_passed: bool) -> tuple[str, str]:
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return "connect", "no connection within --connect-timeout"
     if isinstance(error, aiohttp.ClientConnectorError):
-        return "connect", error.os_error.strerror or str(error.os_error)
+        number = error.os_error.errno
+        return "connect", os.strerror(number) if number else str(error.os_error)
     if isinstance(error, asyncio.TimeoutError):
         if deadline_passed:
             return "deadline", "the request's time is over"

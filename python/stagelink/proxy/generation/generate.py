@@ -59,6 +59,7 @@ class Generate:
         calls = [
             Call(
                 request.path, one, stream, request.headers.get("Authorization"),
+                exchange.request_id,
                 started + self._options.request_timeout_s,
             )
             for one in bodies
@@ -72,10 +73,17 @@ class Generate:
                 status, said = refusal.answer
                 return web.Response(status=status, body=said, content_type="application/json")
             self._metrics.first_byte_seconds.observe(loop.time() - started)
-            if not stream or not all(answer.streams for answer in answers):
-                return _whole(exchange, answers, n)
-            events = answers[0].chunks() if len(answers) == 1 else _merged(answers, n)
-            return await self._pass_on(exchange, answers[0].content_type, events)
+            response = web.StreamResponse(headers={"X-Request-Id": exchange.request_id})
+            response.headers["Content-Type"] = answers[0].content_type
+            if stream and all(answer.streams for answer in answers):
+                response.headers["Cache-Control"] = "no-cache"
+                events = answers[0].chunks() if len(answers) == 1 else _merged(answers, n)
+            else:
+                whole = _whole(answers, n)
+                response.content_length = len(whole)
+                events = _once(whole)
+            await self._pass_on(exchange, response, events)
+            return response
 
     async def _read_body(self, request: web.Request) -> dict[str, Any]:
         try:
@@ -108,47 +116,40 @@ class Generate:
         return answers
 
     async def _pass_on(
-        self, exchange: Exchange, content_type: str, events: AsyncIterator[bytes]
-    ) -> web.StreamResponse:
-        response = web.StreamResponse(
-            headers={
-                "Content-Type": content_type,
-                "Cache-Control": "no-cache",
-                "X-Request-Id": exchange.request_id,
-            }
-        )
+        self, exchange: Exchange, response: web.StreamResponse, events: AsyncIterator[bytes]
+    ) -> None:
+        """Writes an answer as fast as the client takes it."""
+        bound_s = self._options.client_timeout_s
         await response.prepare(exchange.request)
         try:
-            async for chunk in events:
-                await asyncio.wait_for(response.write(chunk), self._options.client_timeout_s)
-        except LegFailure as failure:
-            # The status line is gone: the error is an event, and no [DONE] follows it.
-            exchange.outcome = "stream_broken"
-            await response.write(failure.for_client().event())
+            try:
+                async for chunk in events:
+                    await asyncio.wait_for(response.write(chunk), bound_s)
+            except LegFailure as failure:
+                # The status line is gone: the error is an event, and no [DONE] follows it.
+                exchange.outcome = "stream_broken"
+                await asyncio.wait_for(response.write(failure.for_client().event()), bound_s)
+            await asyncio.wait_for(response.write_eof(), bound_s)
         except asyncio.TimeoutError:
             exchange.outcome = "client_stuck"
-            log.warning("a client took nothing for %g s: ended", self._options.client_timeout_s)
+            log.warning("request %s: its client took nothing for %g s; ended",
+                        exchange.request_id, bound_s)  # fmt: skip
             if exchange.request.transport is not None:
                 exchange.request.transport.abort()
             raise ConnectionResetError from None
-        await response.write_eof()
-        return response
 
 
-def _whole(exchange: Exchange, answers: list[Answer], n: int) -> web.Response:
-    body = answers[0].body
-    if len(answers) > 1:
-        try:
-            body = merge_answers([answer.body for answer in answers], n)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise ProxyError(502, "a decode server's answer is not a completion") from None
-    return web.Response(
-        body=body,
-        headers={
-            "Content-Type": answers[0].content_type,
-            "X-Request-Id": exchange.request_id,
-        },
-    )
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+def _whole(answers: list[Answer], n: int) -> bytes:
+    if len(answers) == 1:
+        return answers[0].body
+    try:
+        return merge_answers([answer.body for answer in answers], n)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ProxyError(502, "a decode server's answer is not a completion") from None
 
 
 async def _merged(answers: list[Answer], n: int) -> AsyncIterator[bytes]:

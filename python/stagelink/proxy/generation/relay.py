@@ -34,6 +34,7 @@ class Call:
     body: dict[str, Any]
     stream: bool
     authorization: str | None
+    request_id: str  # As the client knows it.
     deadline: float  # Of the event loop's clock.
 
 
@@ -152,7 +153,9 @@ class Relay:
             if params is not None and not isinstance(params, dict):
                 raise TypeError
         except (ValueError, TypeError, AttributeError, RecursionError):
-            raise self._failed(lease, "bad_answer", "it did not answer with a completion") from None
+            raise self._failed(
+                call, lease, "bad_answer", "it did not answer with a completion"
+            ) from None
         self._metrics.prefill_seconds.observe(loop.time() - started)
         return params or None
 
@@ -161,8 +164,8 @@ class Relay:
     ) -> Answer:
         """The decode leg."""
         log.debug(
-            "%s: transfer %s, prefill %s, decode %s",
-            call.path, route.transfer_id, route.prefill.url, route.decode.url,
+            "request %s: %s, transfer %s, prefill %s, decode %s",
+            call.request_id, call.path, route.transfer_id, route.prefill.url, route.decode.url,
         )  # fmt: skip
         return await self._post(call, route, lease, decode_body(call.body, route, params), None)
 
@@ -173,7 +176,7 @@ class Relay:
         loop = asyncio.get_running_loop()
         left = call.deadline - loop.time()
         if left <= 0:
-            raise self._failed(lease, "deadline", "the request's time is over")
+            raise self._failed(call, lease, "deadline", "the request's time is over")
         timeout = aiohttp.ClientTimeout(
             total=left if bound_s is None else min(left, bound_s),
             connect=self._options.connect_timeout_s,
@@ -185,44 +188,45 @@ class Relay:
                 lease.server.url + call.path, json=body, timeout=timeout, allow_redirects=False,
                 headers=headers(route, lease.rank, call.authorization),
             )  # fmt: skip
-            answer = Answer(response, lease, call.deadline, partial(self._failed, lease))
+            answer = Answer(response, lease, call.deadline, partial(self._failed, call, lease))
             await answer.begin(self._options.max_response_bytes)
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
             if response is not None:
                 response.close()
             late = loop.time() >= call.deadline
-            raise self._failed(lease, *reason_of(error, late)) from error
+            raise self._failed(call, lease, *reason_of(error, late)) from error
         except BaseException:
             if response is not None:
                 response.close()
             raise
         lease.answered()
         if answer.status != 200:
-            raise self._refusal(answer, lease)
+            raise self._refusal(call, answer, lease)
         return answer
 
-    def _refusal(self, answer: Answer, lease: Lease) -> LegFailure:
+    def _refusal(self, call: Call, answer: Answer, lease: Lease) -> LegFailure:
         """The failure that a status other than 200 stands for."""
         status, body = answer.status, answer.body
         text = f"HTTP {status} {' '.join(body[:300].decode(errors='replace').split())}"
         if status in (429, 503):
-            return self._failed(lease, "busy", text)
+            return self._failed(call, lease, "busy", text)
         if status >= 500:
-            return self._failed(lease, "server_error", text)
+            return self._failed(call, lease, "server_error", text)
         # Without an error of OpenAI's shape it is no answer of an OpenAI server.
         if 400 <= status and b'"error"' in body:
-            return self._failed(lease, "refused", text, (status, body))
-        return self._failed(lease, "bad_answer", text)
+            return self._failed(call, lease, "refused", text, (status, body))
+        return self._failed(call, lease, "bad_answer", text)
 
     def _failed(
-        self, lease: Lease, reason: str, text: str, answer: tuple[int, bytes] | None = None
-    ) -> LegFailure:
+        self, call: Call, lease: Lease, reason: str, text: str,
+        answer: tuple[int, bytes] | None = None,
+    ) -> LegFailure:  # fmt: skip
         """Counts a failed leg and logs it: the only place that does."""
         failure = LegFailure(lease.server.role, lease.server.url, reason, text, answer)
         self._metrics.leg_failures.labels(failure.role.value, reason).inc()
         first = failure.kind.ill and lease.failed(text)
         if first:
-            log.warning("%s; it is left alone for a while", failure)
+            log.warning("request %s: %s; it is left alone for a while", call.request_id, failure)
         elif not failure.kind.ill and reason not in ("refused", "busy"):
-            log.warning("%s", failure)
+            log.warning("request %s: %s", call.request_id, failure)
         return failure
