@@ -91,16 +91,28 @@ def child(nothing_left_over: None) -> Iterator[Callable[..., Child]]:
         pass  # Clears away what killed processes left.
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A module that names TRANSPORTS runs its tests of two engines with each of them."""
+    choices = getattr(metafunc.module, "TRANSPORTS", None)
+    if choices and "transports" in metafunc.fixturenames:
+        metafunc.parametrize("transports", choices.values(), ids=choices.keys(), indirect=True)
+
+
 @pytest.fixture
-def engine(nothing_left_over: None) -> Iterator[sl.Engine]:
-    with sl.Engine(name="here") as engine:
+def transports(request: pytest.FixtureRequest) -> list[str] | None:
+    return getattr(request, "param", None)
+
+
+@pytest.fixture
+def engine(nothing_left_over: None, transports: list[str] | None) -> Iterator[sl.Engine]:
+    with sl.Engine(name="here", transports=transports) as engine:
         yield engine
 
 
 @pytest.fixture
-def other(nothing_left_over: None) -> Iterator[sl.Engine]:
+def other(nothing_left_over: None, transports: list[str] | None) -> Iterator[sl.Engine]:
     """A second engine in this process, for what does not depend on a second one."""
-    with sl.Engine(name="there") as engine:
+    with sl.Engine(name="there", transports=transports) as engine:
         yield engine
 
 

@@ -11,6 +11,8 @@ from conftest import Link
 
 import stagelink as sl
 
+TRANSPORTS = {"same_host": None, "tcp": ["tcp"]}
+
 
 def test_a_message_arrives_with_its_sender(link: Link) -> None:
     link.peer.notify(b"hello")

@@ -9,6 +9,8 @@ from conftest import Link
 
 import stagelink as sl
 
+TRANSPORTS = {"same_host": None, "tcp": ["tcp"]}
+
 
 def pattern(size: int, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
