@@ -45,16 +45,24 @@ void Reader::close() {
 }
 
 Status Reader::start(ReadRequest request) {
-  const Status expected = wrapper_->table().expect(request.transfer_id, {});
-  if (!expected.ok()) return expected;
-  MutexLock lock(mutex_);
-  if (closing_) return {Reason::kClosed, "the reader is closed"};
-  if (known_.size() - ended_order_.size() >= options_.max_active) {
-    return {Reason::kTooManyTransfers, fmt::format("{} reads are under way", options_.max_active)};
+  const std::string id = request.transfer_id;
+  {
+    MutexLock lock(mutex_);
+    if (closing_) return {Reason::kClosed, "the reader is closed"};
+    if (known_.contains(id)) {
+      return {Reason::kAlreadyExists, fmt::format("transfer {} has been started before", id)};
+    }
+    if (known_.size() - ended_order_.size() >= options_.max_active) {
+      return {Reason::kTooManyTransfers,
+              fmt::format("{} reads are under way", options_.max_active)};
+    }
+    known_[id];
   }
-  if (!known_.try_emplace(request.transfer_id).second) {
-    return {Reason::kAlreadyExists,
-            fmt::format("transfer {} has been started before", request.transfer_id)};
+  const Status expected = wrapper_->table().expect(id, {});
+  MutexLock lock(mutex_);
+  if (!expected.ok() || closing_) {
+    known_.erase(id);
+    return expected.ok() ? Status(Reason::kClosed, "the reader is closed") : expected;
   }
   incoming_.push_back(std::move(request));
   wake_.notify_all();
