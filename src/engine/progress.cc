@@ -63,6 +63,8 @@ void ProgressLoop::stop() {
     MutexLock lock(mutex_);
     if (std::exchange(ended_, true)) return;
   }
+  // Work that comes late, on its caller's thread, touches the same poller.
+  const std::lock_guard late(late_mutex_);
   poller_->run_once(Duration::zero());
   poller_->close();
 }
