@@ -94,12 +94,17 @@ void BlockPlan::emit(const RunTemplate& layout, const PlanOptions& options) {
            runs[end].local + runs[end].bytes - runs[begin].local <= layout.local_stride) {
       ++end;
     }
-    for (const Pair& pair : pairs_) {
-      const uint64_t local = options.local_base + pair.local * layout.local_stride;
-      const uint64_t remote = options.remote_base + pair.remote * layout.remote_stride;
+    for (size_t first = 0; first < pairs_.size();) {
+      size_t last = first + 1;  // Behind the pairs of the same local block.
+      while (last < pairs_.size() && pairs_[last].local == pairs_[first].local) ++last;
+      const uint64_t local = options.local_base + pairs_[first].local * layout.local_stride;
       for (size_t i = begin; i < end; ++i) {
-        put(local + runs[i].local, remote + runs[i].remote, runs[i].bytes);
+        for (size_t pair = first; pair < last; ++pair) {
+          const uint64_t remote = options.remote_base + pairs_[pair].remote * layout.remote_stride;
+          put(local + runs[i].local, remote + runs[i].remote, runs[i].bytes);
+        }
       }
+      first = last;
     }
     begin = end;
   }

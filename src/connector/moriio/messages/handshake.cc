@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/text.h"
 #include "connector/moriio/messages/extra_fields.h"
 #include "connector/moriio/messages/packed_map.h"
 
@@ -71,7 +72,9 @@ Result<LayerMap> decode_layer_map(std::span<const std::byte> frame) {
   SL_ASSIGN(MapReader map, MapReader::open("layer map", frame, {kMaxHandshakeBytes, kMaxLayers}));
   LayerMap out;
   for (std::string& name : map.keys()) {
-    if (name.empty() || name.size() > kMaxNameBytes) map.reject(name, "is no name of a layer");
+    if (name.empty() || name.size() > kMaxNameBytes || !is_plain_text(name)) {
+      map.reject(name, "is no name of a layer");
+    }
     auto regions = map.byte_lists(name, kMaxRegionsPerLayer, kMaxDescBytes);
     if (map.ok() && regions.empty()) map.reject(name, "has no memory descriptor");
     SL_TRY(map.finish());

@@ -100,6 +100,13 @@ TEST(BlockPlanTest, EqualLocalBlocksKeepTheOrderOfTheList) {
   const Ids remote = {9, 3, 1, 6};
   ASSERT_TRUE(plan.fill(simple(), {local, remote}).ok());
   EXPECT_EQ(as_vector(plan.remote()), (std::vector<uint64_t>{128, 1152, 384, 768}));
+  // Run by run where a block has several.
+  const RunTemplate two{10, 10, 128, 128, {{0, 0, 10}, {20, 20, 10}}};
+  const Ids same = {1, 1};
+  const Ids others = {3, 2};
+  ASSERT_TRUE(plan.fill(two, {same, others}).ok());
+  EXPECT_EQ(as_vector(plan.local()), (std::vector<uint64_t>{128, 128, 148, 148}));
+  EXPECT_EQ(as_vector(plan.remote()), (std::vector<uint64_t>{384, 256, 404, 276}));
 }
 
 TEST(BlockPlanTest, LongListsAreSortedByTheWholeId) {

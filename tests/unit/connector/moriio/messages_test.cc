@@ -305,6 +305,7 @@ TEST(HandshakeTest, ALayerNeedsDescriptorsWithinBounds) {
   EXPECT_FALSE(with(kMaxRegionsPerLayer + 1, 1).ok());
   EXPECT_FALSE(with(1, kMaxDescBytes + 1).ok());
   EXPECT_TRUE(names(with(0, 1).status(), "no memory descriptor"));
+  EXPECT_TRUE(names(encode(LayerMap{{"a\nb", {Bytes(1)}}}).status(), "no name of a layer"));
   EXPECT_TRUE(names(encode(LayerMap{{"l", {Bytes(1)}}, {"l", {Bytes(1)}}}).status(), "twice"));
 }
 
