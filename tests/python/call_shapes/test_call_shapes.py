@@ -1,11 +1,9 @@
-"""The call shapes of Mooncake, the Yuanrong transfer engine and mori, driven over two processes."""
+"""The call shapes of Mooncake and the Yuanrong transfer engine, driven over two processes."""
 
 from collections.abc import Callable
 
 import numpy as np
-import pytest
 from call_shapes.mooncake import TransferEngine as MooncakeEngine
-from call_shapes.mori import EngineDesc, IOEngine, IOEngineConfig, MemoryDesc, StatusCode
 from call_shapes.yuanrong import TransferEngine as YuanrongEngine
 from child import Child
 
@@ -80,57 +78,3 @@ def test_yuanrong_pulls_by_address_and_tells_by_result(child: Callable[..., Chil
     peer.kill()
     assert engine.transfer_sync_read(target, start, addresses[0], 8).is_error()
     assert engine.finalize().is_ok()
-
-
-def test_mori_moves_by_descriptors_and_offsets(child: Callable[..., Child]) -> None:
-    peer = child()
-    peer.run(
-        "from call_shapes.mori import *\n"
-        "engine = IOEngine('prefill', IOEngineConfig())\n"
-        "cache = np.arange(65536, dtype=np.uint32).reshape(16, -1)\n"
-        "memory = engine.register_torch_tensor(cache)\n"
-    )
-    engine = IOEngine("decode", IOEngineConfig("127.0.0.1", 0))
-    cache = np.zeros((16, 4096), np.uint32)
-    memory = engine.register_memory(cache.ctypes.data, cache.nbytes)
-    remote = MemoryDesc.unpack(peer.run("memory.pack()"))
-    assert engine.create_session(memory, remote) is None
-    engine.register_remote_engine(EngineDesc.unpack(peer.run("engine.get_engine_desc().pack()")))
-    peer.run(
-        "engine.register_remote_engine(EngineDesc.unpack(desc))",
-        desc=engine.get_engine_desc().pack(),
-    )
-    session = engine.create_session(memory, remote)
-    assert session is not None and session.alive()
-
-    row = cache[0].nbytes
-    uid = session.allocate_transfer_uid()
-    status = session.batch_read([0, row], [3 * row, 7 * row], [row, row], uid)
-    status.Wait()
-    assert status.Succeeded() and not status.Failed() and status.Message() == ""
-    assert cache[0, 0] == 3 * 4096 and cache[1, -1] == 8 * 4096 - 1 and not cache[2:].any()
-
-    cache[5] = 77
-    uid = session.allocate_transfer_uid()
-    assert peer.run("engine.pop_inbound_transfer_status('decode', uid)", uid=uid) is None
-    status = session.batch_write(np.array([5 * row]), np.array([9 * row]), np.array([row]), uid)
-    status.Wait()
-    seen = peer.run(
-        "code = None\n"
-        "while code is None: code = engine.pop_inbound_transfer_status('decode', uid)\n"
-        "code, bool((cache[9] == 77).all())",
-        uid=uid,
-    )
-    assert seen == (StatusCode.SUCCESS, True)
-
-    assert session.batch_read([], [], [], 99).Succeeded()
-    late = session.batch_read([0], [16 * row], [1], 100)
-    assert late.Failed() and late.Code() is StatusCode.ERR_INVALID_ARGS and late.Message()
-    with pytest.raises(RuntimeError):
-        engine.register_torch_tensor(cache[:, ::2])
-    peer.run("engine.deregister_memory(memory)")
-    gone = session.read(0, 0, row, 101)
-    gone.Wait()
-    assert gone.Failed() and gone.Code() is StatusCode.ERR_NOT_FOUND
-    engine.deregister_memory(memory)
-    engine.close()
