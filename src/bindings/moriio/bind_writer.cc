@@ -1,5 +1,7 @@
 #include <chrono>
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -28,6 +30,11 @@ class PyMoriioWriter final : public ClosedAtExit {
       : writer_(std::make_unique<moriio::Writer>(
             options, wrapper.shared(), std::make_shared<PyWriterHost>(std::move(host)))) {}
   ~PyMoriioWriter() override {
+    if (writer_->on_own_thread()) {
+      // The last one to hold the worker was a call of ours: somebody else joins the thread.
+      std::thread([writer = std::move(writer_)] {}).detach();
+      return;
+    }
     without_gil([this] {
       writer_.reset();
       return 0;
@@ -58,11 +65,12 @@ void create(Self* self, const PyMoriioWrapper& wrapper, nb::object host, uint32_
   new (self) Self(options, wrapper, std::move(host));
 }
 
-bool schedule(Self& self, nb::object task, nb::handle age) {
+bool schedule(Self& self, nb::object task, std::string request_id, std::string transfer_id,
+              std::string layer, nb::handle age) {
   moriio::WriteTask made;
-  made.request_id = nb::cast<std::string>(task.attr("request_id"));
-  made.transfer_id = nb::cast<std::string>(task.attr("transfer_id"));
-  made.layer = nb::cast<std::string>(task.attr("layer_name"));
+  made.request_id = std::move(request_id);
+  made.transfer_id = std::move(transfer_id);
+  made.layer = std::move(layer);
   made.enqueued -= to_duration(age, "age");
   made.ticket = make_ticket(std::move(task));
   return unwrap(without_gil([&] { return self->schedule(std::move(made)); }));
@@ -79,10 +87,12 @@ void bind_moriio_writer(nb::module_& m) {
            nb::sig("def __init__(self, control: MoriioControl, host: object, *, tp_rank: int = 0, "
                    "defer_timeout: Timeout = 60, transfer_timeout: Timeout = 30) -> None"),
            "`host` has consumer_of(), plan() and post(); they are called by the writer's thread.")
-      .def("schedule", &schedule, nb::arg("task"), nb::arg("age") = 0,
-           nb::sig("def schedule(self, task: object, age: Timeout = 0) -> bool"),
-           "`task` has request_id, transfer_id, layer_name and event. False if that layer is "
-           "scheduled already or the transfer has ended.")
+      .def("schedule", &schedule, nb::arg("task"), nb::arg("request_id"), nb::arg("transfer_id"),
+           nb::arg("layer_name"), nb::arg("age") = 0,
+           nb::sig("def schedule(self, task: object, request_id: str, transfer_id: str, "
+                   "layer_name: str, age: Timeout = 0) -> bool"),
+           "`task` is what the host gets again; its `event` is None or has synchronize(). False if "
+           "that layer is scheduled already or the transfer has ended.")
       .def(
           "is_scheduled",
           [](Self& self, const std::string& id, const std::string& layer) {

@@ -165,14 +165,15 @@ void Writer::finish(Transfer& transfer, WriteState state, Status outcome) {
   attention_.erase(id);
   transfers_.erase(id);
   wrapper_->table().end(EventKind::kSent, id, std::move(outcome));
+  // Layers of it that are still on their way to the thread. Let go of without the lock: a ticket
+  // may wait for whoever asks us something.
+  std::deque<Item> late;
   MutexLock lock(mutex_);
   queued_ -= unplanned;
-  // Layers of it that are still on their way to the thread.
-  std::erase_if(items_, [&](const Item& item) {
-    if (item.transfer_id != id) return false;
-    if (item.kind == Item::Kind::kTask) --queued_;
-    return true;
-  });
+  for (Item& item : std::exchange(items_, {})) {
+    if (item.transfer_id == id && item.kind == Item::Kind::kTask) --queued_;
+    (item.transfer_id == id ? late : items_).push_back(std::move(item));
+  }
   scheduled_.erase(id);
   finished_[id] = state;
   finished_order_.push_back(id);

@@ -84,8 +84,10 @@ class Writer final : private TableObserver {
   uint64_t batches_posted() const noexcept { return batches_posted_.load(); }
   uint64_t bytes_written() const noexcept { return bytes_written_.load(); }
 
-  // Aborts everything and joins the thread. Idempotent.
+  // Aborts everything and joins the thread. Idempotent. Not to be called by the writer's own
+  // thread.
   void close() SL_EXCLUDES(mutex_);
+  bool on_own_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
   struct Transfer;
