@@ -5,6 +5,7 @@ import enum
 import os
 import types
 from typing import (
+    Any,
     Literal,
     SupportsIndex,
     TypeAlias,
@@ -294,6 +295,119 @@ class Engine:
     def __enter__(self) -> Self: ...
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None) -> None: ...
+
+def moriio_decode_notify(frame: Buffer) -> dict[str, Any]:
+    """
+    A notification as its keys; `type` is remote_blocks, write_done, write_failed, release, renew or legacy. Raises Corrupt, naming the key.
+    """
+
+def moriio_encode_notify(message: dict[str, Any]) -> bytes: ...
+
+def moriio_decode_agent_metadata(frame: Buffer) -> dict[str, Any]: ...
+
+def moriio_encode_agent_metadata(metadata: dict[str, Any]) -> bytes: ...
+
+def moriio_decode_layer_map(frame: Buffer) -> dict[str, list[bytes]]: ...
+
+def moriio_encode_layer_map(layers: dict[str, list[bytes]]) -> bytes: ...
+
+def moriio_decode_heartbeat(frame: Buffer) -> dict[str, Any]: ...
+
+def moriio_encode_heartbeat(heartbeat: dict[str, Any]) -> bytes: ...
+
+def moriio_parse_zmq_address(text: str) -> tuple[str, int, int]:
+    """
+    Host, handshake port and notify port of `host:IP,handshake:PORT,notify:PORT`.
+    """
+
+def moriio_parse_request_id(request_id: str) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
+    """The addresses of prefill and decode. Raises NotFound if it holds none."""
+
+def moriio_format_request_id(prefill: tuple[str, int, int], decode: tuple[str, int, int], unique: str) -> str: ...
+
+def moriio_rank_port(base: int, dp_local: int, tp: int, tp_size: int) -> int:
+    """Port of a rank of the engine whose base port and TP size are given."""
+
+def moriio_remote_tp_rank(local_rank: int, local_size: int, remote_size: int) -> int: ...
+
+def moriio_expected_ack_count(producer_size: int, consumer_size: int) -> int: ...
+
+def moriio_options(extra: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """
+    kv_connector_extra_config as values by key, timeouts in seconds, and what to log once. Raises InvalidArgument, naming the key.
+    """
+
+class BlockGeometry:
+    """Where the bytes of a block lie in the cache of one layer."""
+
+    @staticmethod
+    def find(shape: Sequence[int], strides: Sequence[int], element_bytes: int, *, block_size: int, num_kv_heads: int = 0, head_size: int = 0, num_states: int = 0, content_bytes: int = 0, mla: bool = False, layout: str = "auto", axes: str = "auto", opaque: bool = False) -> BlockGeometry:
+        """
+        Sizes and strides in elements; 0 is not known. Raises Incompatible ("layout mismatch") where the tensor fits no layout or can be read in two ways.
+        """
+
+    def with_num_blocks(self, num_blocks: int) -> BlockGeometry:
+        """That of a peer whose cache differs in the number of blocks alone."""
+
+    @property
+    def num_blocks(self) -> int: ...
+
+    @property
+    def block_stride(self) -> int:
+        """Bytes between two blocks."""
+
+    @property
+    def layout(self) -> str: ...
+
+    @property
+    def block_len(self) -> int: ...
+
+    @property
+    def extent(self) -> int:
+        """Bytes that a registration must cover."""
+
+    def __repr__(self) -> str: ...
+
+class RunTemplate:
+    """How any block of ours corresponds to any block of theirs."""
+
+    @staticmethod
+    def of(local: BlockGeometry, remote: BlockGeometry, heads: tuple[int, int, int] | None = None) -> RunTemplate:
+        """
+        Whole blocks, or heads: (first of ours, first of theirs, how many). Raises Incompatible, naming the field.
+        """
+
+    @staticmethod
+    def of_states(local: tuple[int, int, Sequence[tuple[int, int]]], remote: tuple[int, int, Sequence[tuple[int, int]]]) -> RunTemplate:
+        """
+        State of a mamba or KDA layer: (slots, bytes between them, [(offset, bytes)]).
+        """
+
+    @property
+    def block_bytes(self) -> int: ...
+
+    @property
+    def runs(self) -> list[tuple[int, int, int]]: ...
+
+def plan_blocks(layout: RunTemplate, local: Indices, remote: Indices, *, local_base: int = 0, remote_base: int = 0, max_run_bytes: Size = "1GiB", skip_null_block: bool = True) -> tuple[Buffer, Buffer, Buffer]:
+    """
+    Local offsets, remote offsets and sizes of block pairs as NumPy arrays of uint64, neighbours merged. Block 0 is never moved. Raises OutOfBounds, naming list and id.
+    """
+
+def head_routes_to(heads: int, source_size: int, destination_size: int, rank: int) -> list[tuple[int, tuple[int, int, int]]]:
+    """
+    From which source ranks a destination rank takes its KV heads: (rank, (first of ours, first of theirs, how many)).
+    """
+
+def head_routes_from(heads: int, source_size: int, destination_size: int, rank: int) -> list[tuple[int, tuple[int, int, int]]]:
+    """The same pairs as a source rank sees them."""
+
+def compat_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """
+    One line for each field that must be equal and is not: "field: ours X, theirs Y".
+    """
+
+def compat_hash(description: Mapping[str, str]) -> str: ...
 
 class BackendType(enum.IntEnum):
     """RDMA stands for the best way to each peer, TCP for tcp alone."""
