@@ -861,3 +861,206 @@ class IOMemory:
     def nbytes(self) -> int: ...
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class PeerAddress:
+    """Another engine of a connector, as a request speaks of it."""
+
+    def __init__(self, host: str, hosts: Sequence[str], ports: tuple[int, int], tp_size: int, dp: tuple[int, int]) -> None:
+        """
+        `ports`: base of handshakes, base of notifications. `tp_size`: 0 for as ours. `dp`: global data parallel rank, ranks in one pod.
+        """
+
+class CacheLayer:
+    """One layer of a KV cache."""
+
+    def __init__(self, name: str, place: tuple[int, int], base: int, shape: Sequence[int], strides: Sequence[int], element_bytes: int) -> None:
+        """`place`: index of its group, index of its memory. Strides in elements."""
+
+    def describe(self, block_size: int, kv_heads: int, head_size: int, content_bytes: int, mla: bool, opaque: bool) -> None:
+        """What the engine knows of the layer apart from the tensor."""
+
+class ConnectorRank:
+    """
+    The data plane of one rank of a MoRIIO connector: whole requests, by block ids.
+    """
+
+    def __init__(self, engine: IOEngine, **options: object) -> None: ...
+
+    def serve(self, memories: Sequence[MemoryDesc], layers: Sequence[CacheLayer], about: dict[str, object]) -> None:
+        """
+        Listens for handshakes and notifications; the ports are bound when it returns.
+        """
+
+    def connect(self, places: Sequence[tuple[str, int]], timeout: Timeout) -> list[tuple[str, str] | None]:
+        """Shakes hands with each; None, or reason and text of the failure."""
+
+    def producers(self, peer: PeerAddress) -> list[tuple[str, int]]:
+        """Handshake places of the ranks that this rank takes from."""
+
+    def linked(self, places: Sequence[tuple[str, int]]) -> bool: ...
+
+    def take_wanted(self) -> list[tuple[str, int]]:
+        """Places for which writes wait; each is given once."""
+
+    def refuse_link(self, place: tuple[str, int], reason: str, text: str) -> None:
+        """Writes to that place fail."""
+
+    def read(self, transfer_id: str, peer: PeerAddress, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], timeout: Timeout) -> tuple[str, str] | None:
+        """Starts pulling blocks: for each group, ours and the peer's."""
+
+    def wait_read(self, transfer_id: str, timeout: Timeout) -> tuple[str, str] | None: ...
+
+    def cancel_read(self, transfer_id: str, timeout: Timeout) -> tuple[str, str] | None: ...
+
+    def receive(self, transfer_id: str, peer: PeerAddress, request_id: str, token: str, spans: Sequence[tuple[int, Sequence[int]]]) -> tuple[str, str] | None:
+        """
+        Tells the peer where its blocks go: for each group the first index, and the blocks.
+        """
+
+    def producers_alive(self, peer: PeerAddress) -> bool: ...
+
+    def end_received(self, transfer_id: str, reason: str, text: str) -> None:
+        """The end of a load that did not begin, or that nobody reports any more."""
+
+    def release(self, transfer_id: str, peer: PeerAddress, token: str = '') -> tuple[str, str] | None:
+        """Tells the peer that its blocks are not wanted (any more)."""
+
+    def offer(self, transfer_id: str, token: str, releases: int) -> tuple[str, str] | None:
+        """
+        Blocks wait for readers: for `releases` of them, or (0) as many as they say.
+        """
+
+    def end_offer(self, transfer_id: str, reason: str, text: str) -> None: ...
+
+    def start_write(self, transfer_id: str, request_id: str, peer: PeerAddress, token: str) -> tuple[str, str] | None: ...
+
+    def add_chunk(self, transfer_id: str, spans: Sequence[tuple[int, Sequence[int]]], last: bool) -> int:
+        """Blocks that follow those before; the number of the chunk."""
+
+    def write_layer(self, transfer_id: str, chunk: int, layer: int, event: object | None = None) -> tuple[str, str] | None:
+        """
+        The layer's blocks of a chunk are complete, or will be when the event is over.
+        """
+
+    def seal(self, transfer_id: str) -> None: ...
+
+    def abort_write(self, transfer_id: str, why: str, timeout: Timeout = 0) -> bool:
+        """
+        No more is written, and the peer is told. True if nothing reads the blocks any more; waits for that if asked to.
+        """
+
+    def take_events(self) -> list[tuple[str, str, tuple[str, str] | None, int, int]]:
+        """
+        Kind, transfer id, failure, bytes and ranges of each transfer that has ended.
+        """
+
+    @property
+    def incarnation(self) -> str: ...
+
+    @property
+    def bytes_moved(self) -> int: ...
+
+    def metrics_text(self) -> str: ...
+
+    def close(self) -> None:
+        """Stops what runs. May be called again."""
+
+class MoriioControl:
+    """
+    Notifications of one rank: listener, senders and the table of transfers.
+    """
+
+    def __init__(self, role: str = 'any', *, tp_size: int = 0, zmq_library: str = '', notify_timeout: Timeout = 5, unmatched_timeout: Timeout = 120) -> None:
+        """
+        ZeroMQ is loaded from `zmq_library`, or by its name, when it is first needed.
+        """
+
+    def listen(self, host: str, port: int, *, allow_wildcard: bool = False) -> tuple[str, int]:
+        """Starts the notify listener; the bound (host, port)."""
+
+    def notify(self, host: str, port: int, transfer_id: str, type: str | None = None, *, consumer_tp_size: int = 1, wait: bool = False) -> None:
+        """
+        Sends one notification; a bare id without a type. Unless told to wait it returns at once, and a failure is logged and counted.
+        """
+
+    def handle_frame(self, frame: Buffer) -> None:
+        """As if the frame had come to the notify port."""
+
+    def rejects(self) -> dict[str, int]:
+        """Messages that were not acted upon, by reason."""
+
+    def metrics_text(self) -> str: ...
+
+    @property
+    def incarnation(self) -> str: ...
+
+    def close(self) -> None:
+        """Stops the listener and joins its thread."""
+
+    def allocation(self, transfer_id: str) -> tuple[str, list[int], int] | None:
+        """(request id, block ids, decode rank) of remote_blocks, or None."""
+
+    def set_allocation(self, transfer_id: str, request_id: str, block_ids: Sequence[int], decode_rank: int) -> None:
+        """As if remote_blocks had come."""
+
+    def drop_allocation(self, transfer_id: str) -> bool: ...
+
+    def allocated(self) -> list[str]:
+        """Ids of the transfers whose blocks are known."""
+
+    def take_acks(self) -> list[tuple[str, int]]:
+        """Releases since the last call: (id, consumer_tp_size)."""
+
+    def take_completions(self) -> list[str]:
+        """Ids of the writes that have been reported done since the last call."""
+
+    def take_events(self) -> list[tuple[str, str, str, str]]:
+        """(kind, id, reason, message) of what the other two do not tell."""
+
+    def add_ack(self, transfer_id: str, consumer_tp_size: int = 1) -> None: ...
+
+    def ended(self, transfer_id: str) -> bool: ...
+
+    def mark_ended(self, transfer_id: str) -> None:
+        """Late messages of it are ignored from now on."""
+
+class MoriioPush:
+    """
+    Writes layers of transfers to where the consumer says, and tells it when all is there.
+    """
+
+    def __init__(self, control: MoriioControl, host: object, *, tp_rank: int = 0, defer_timeout: Timeout = 60, transfer_timeout: Timeout = 30) -> None:
+        """
+        `host` has consumer_of(), plan() and post(); they are called by the writer's thread.
+        """
+
+    def schedule(self, task: object, request_id: str, transfer_id: str, layer_name: str, age: Timeout = 0) -> bool:
+        """
+        `task` is what the host gets again; its `event` is None or has synchronize(). False if that layer is scheduled already or the transfer has ended.
+        """
+
+    def is_scheduled(self, transfer_id: str, layer_name: str) -> bool: ...
+
+    def seal_pending(self) -> None:
+        """
+        What is scheduled so far is all there is of these transfers. Never waits.
+        """
+
+    def abort(self, transfer_id: str, timeout: Timeout = 5) -> None:
+        """
+        When it returns nothing of the transfer touches memory any more. Raises TimedOut, and goes on.
+        """
+
+    def state(self, transfer_id: str) -> str: ...
+
+    @property
+    def active(self) -> int: ...
+
+    @property
+    def batches_posted(self) -> int: ...
+
+    @property
+    def bytes_written(self) -> int: ...
+
+    def close(self) -> None:
+        """Aborts what is under way and joins the thread."""

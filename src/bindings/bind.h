@@ -19,5 +19,8 @@ void bind_moriio_io_types(nanobind::module_& m);
 void bind_moriio_io_status(nanobind::module_& m);
 void bind_moriio_io_session(nanobind::module_& m);
 void bind_moriio_io_engine(nanobind::module_& m);
+void bind_moriio_rank(nanobind::module_& m);
+void bind_moriio_wrapper(nanobind::module_& m);
+void bind_moriio_writer(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

@@ -25,4 +25,7 @@ NB_MODULE(_core, m) {
   bind_moriio_io_status(m);
   bind_moriio_io_session(m);
   bind_moriio_io_engine(m);
+  bind_moriio_rank(m);
+  bind_moriio_wrapper(m);
+  bind_moriio_writer(m);
 }

@@ -233,6 +233,8 @@ void Writer::stop(Transfer& transfer, WriteState state, Status why) {
   transfer.ending_as = state;
   flying_.erase(transfer.transfer_id);
   if (!transfer.flight.cancel().ok()) return;
+  // A consumer that has just said where it waits is told, too.
+  if (transfer.allocation == nullptr) (void)find_blocks(transfer);
   tell_failure(transfer, why);
   finish(transfer, state, std::move(why));
 }
