@@ -57,6 +57,12 @@ std::string_view before_unique(std::string_view text) noexcept {
   return {};
 }
 
+std::string_view trimmed(std::string_view text) noexcept {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
 }  // namespace
 
 Result<ZmqAddress> parse_zmq_address(std::string_view text) {
@@ -72,12 +78,12 @@ Result<ZmqAddress> parse_zmq_address(std::string_view text) {
     if (colon == std::string_view::npos) {
       return wrong(text, fmt::format("`{}` is no key:value", to_plain_text(part, 80)));
     }
-    const auto found = std::find(kKeys.begin(), kKeys.end(), part.substr(0, colon));
+    const auto found = std::find(kKeys.begin(), kKeys.end(), trimmed(part.substr(0, colon)));
     if (found == kKeys.end()) continue;
     const auto index = static_cast<size_t>(found - kKeys.begin());
     if (seen[index]) return wrong(text, fmt::format("key `{}` is given twice", *found));
     seen[index] = true;
-    const std::string_view value = part.substr(colon + 1);
+    const std::string_view value = trimmed(part.substr(colon + 1));
     if (index == 1) SL_TRY(parse_port(text, *found, value, out.handshake_port));
     if (index == 2) SL_TRY(parse_port(text, *found, value, out.notify_port));
     if (index != 0) continue;

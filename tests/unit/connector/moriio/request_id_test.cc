@@ -63,7 +63,7 @@ TEST(ZmqAddressTest, RoundTrips) {
 }
 
 TEST(ZmqAddressTest, KeysComeInAnyOrderAndOthersAreIgnored) {
-  EXPECT_EQ(*parse_zmq_address("notify:61005,rank:3,host:10.0.0.1,handshake:6301"),
+  EXPECT_EQ(*parse_zmq_address("notify:61005,rank:3, host: 10.0.0.1 ,handshake :6301"),
             sample().prefill);
 }
 
