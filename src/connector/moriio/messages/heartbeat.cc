@@ -18,6 +18,11 @@ Result<Heartbeat> decode_heartbeat(std::span<const std::byte> frame) {
   if (map.ok() && out.type != "P" && out.type != "D" && out.type != "HELLO") {
     map.reject("type", "is none of P, D, HELLO");
   }
+  if (out.type == "HELLO") {  // Says that somebody lives, and perhaps where.
+    if (map.has("http_address")) out.http_address = map.text("http_address", kMaxAddressBytes);
+    SL_TRY(map.finish());
+    return out;
+  }
   out.http_address = map.text("http_address", kMaxAddressBytes);
   out.zmq_address = map.text("zmq_address", kMaxAddressBytes);
   out.dp_size = static_cast<uint32_t>(map.integer("dp_size", {1, kMaxDpRank + 1}));
@@ -36,6 +41,12 @@ Result<Heartbeat> decode_heartbeat(std::span<const std::byte> frame) {
 Result<Bytes> encode(const Heartbeat& heartbeat) {
   MapWriter map;
   map.text("type", heartbeat.type);
+  if (heartbeat.type == "HELLO") {
+    if (!heartbeat.http_address.empty()) map.text("http_address", heartbeat.http_address);
+    Bytes hello = map.take();
+    SL_TRY(decode_heartbeat(hello).status());
+    return hello;
+  }
   map.text("http_address", heartbeat.http_address);
   map.text("zmq_address", heartbeat.zmq_address);
   map.integer("dp_size", heartbeat.dp_size);

@@ -12,7 +12,8 @@ namespace stagelink::moriio {
 
 // What an engine sends to the proxy every few seconds.
 struct Heartbeat {
-  std::string type;          // "P", "D" or, from a peer of former times, "HELLO".
+  std::string type;  // "P", "D" or, from a peer of former times, "HELLO": nothing else is in it
+                     // but perhaps http_address.
   std::string http_address;  // "IP:PORT"
   std::string zmq_address;   // ZmqAddress as text.
   uint32_t dp_size = 1;      // Global.

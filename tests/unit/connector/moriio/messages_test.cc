@@ -331,6 +331,18 @@ TEST(HeartbeatTest, IsByteForByteWhatVllmSends) {
   EXPECT_EQ(*decode_heartbeat(golden), heartbeat);
 }
 
+TEST(HeartbeatTest, AHelloNeedsNothingElse) {
+  const auto hello = decode_heartbeat(from_text(map({str("type"), str("HELLO")})));
+  ASSERT_TRUE(hello.ok()) << hello.status().to_string();
+  EXPECT_EQ(*hello, Heartbeat{.type = "HELLO"});
+  const auto address = map({str("type"), str("HELLO"), str("http_address"), str("[::1]:80")});
+  EXPECT_EQ(decode_heartbeat(from_text(address))->http_address, "[::1]:80");
+  EXPECT_EQ(*encode(*hello), from_text(map({str("type"), str("HELLO")})));
+  EXPECT_EQ(*encode(*decode_heartbeat(from_text(address))), from_text(address));
+  const auto wrong = map({str("type"), str("HELLO"), str("http_address"), number(1)});
+  EXPECT_TRUE(names(decode_heartbeat(from_text(wrong)).status(), "http_address"));
+}
+
 TEST(HeartbeatTest, AWrongFieldIsNamed) {
   const Heartbeat good = {.type = "D",
                           .http_address = "h:1",
