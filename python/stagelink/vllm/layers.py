@@ -58,8 +58,10 @@ def _describe(layer: CacheLayer, cache: torch.Tensor, spec: Any) -> None:
     from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowMLASpec
 
     layer.describe(
-        block_size=spec.block_size,
-        kv_heads=spec.num_kv_heads,
+        # Rows of a block and heads of its page: fewer or more than tokens and KV heads where the
+        # backend packs them.
+        block_size=spec.num_states,
+        kv_heads=spec.num_heads,
         head_size=spec.head_size,
         content_bytes=spec.state_content_size_bytes,
         mla=isinstance(spec, MLAAttentionSpec | SlidingWindowMLASpec),
