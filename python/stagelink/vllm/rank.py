@@ -227,9 +227,7 @@ class Rank:
         for kind, transfer_id, failure, nbytes, ranges in events:
             if kind not in ("received", "sent"):
                 continue
-            reason = failure[0] if failure is not None else None
-            if failure is not None:
-                logger.warning("Transfer %s: %s (%s)", transfer_id, failure[1], reason)
+            reason = failure[0] if failure is not None else None  # Logged where it arose.
             received = kind == "received"
             if received:
                 with self._lock:
