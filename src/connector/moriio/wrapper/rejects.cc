@@ -8,8 +8,8 @@ namespace stagelink::moriio {
 namespace {
 
 constexpr std::array<std::string_view, kRejectCount> kNames = {
-    "malformed", "unknown_type", "bad_field", "too_large", "frames", "wrong_role", "token",
-    "stale",     "duplicate",    "late",      "writing",   "full",   "expired",    "internal"};
+    "malformed", "unknown_type", "bad_field", "too_large", "frames", "wrong_role",
+    "token",     "duplicate",    "late",      "writing",   "full",   "expired"};
 
 }  // namespace
 

@@ -19,15 +19,13 @@ enum class Reject : uint8_t {
   kFrames,     // Not one frame.
   kWrongRole,  // For the other side.
   kToken,      // The transfer's token is missing or another.
-  kStale,      // From an earlier or other life of the peer.
   kDuplicate,  // Said before.
   kLate,       // The transfer has ended.
   kWriting,    // New blocks for a transfer that is being written.
   kFull,       // No room to keep it.
   kExpired,    // Kept, and nobody asked for it in time.
-  kInternal,   // We failed to handle it.
 };
-inline constexpr size_t kRejectCount = 14;
+inline constexpr size_t kRejectCount = 12;
 std::string_view reject_name(Reject reason) noexcept;
 
 // Counts by reason, and a line in the log for each, held back when there are many.

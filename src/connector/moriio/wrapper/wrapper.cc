@@ -16,8 +16,10 @@ Reject reject_of(const Status& failure) {
   switch (failure.reason()) {
     case Reason::kUnsupported: return Reject::kUnknownType;
     case Reason::kTooLarge: return Reject::kTooLarge;
-    default: return Reject::kMalformed;
+    default: break;
   }
+  // The decoder names the type of the message once it knows it.
+  return failure.message().starts_with("notification:") ? Reject::kMalformed : Reject::kBadField;
 }
 
 void append_rejects(std::string& text, const RejectCounter& rejects, std::string_view port) {

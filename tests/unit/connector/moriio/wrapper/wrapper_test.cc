@@ -71,9 +71,11 @@ TEST_F(MoriioListenerTest, NoFrameEndsTheListener) {
   attack({bytes_of("one"), bytes_of("two"), bytes_of("three")});
   attack(zmq::Frames(100, bytes_of("many")));
   attack({bytes_of("\x81\xa4type\xa4nope")});
+  attack({bytes_of("\x81\xa4type\xa7release")});
   expect_alive("after garbage");
   EXPECT_TRUE(eventually([&] { return rejected(Reject::kFrames) >= 2; }));
   EXPECT_GE(rejected(Reject::kUnknownType), 1U);
+  EXPECT_GE(rejected(Reject::kBadField), 1U);
   EXPECT_GT(wrapper_.table().rejects().total(), 100U);
 }
 
