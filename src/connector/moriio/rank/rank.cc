@@ -162,10 +162,11 @@ Result<std::vector<PeerRoute>> Rank::consumers(const PeerAddress& peer, uint32_t
 
 bool Rank::linked(std::span<const Endpoint> places) const {
   MutexLock lock(mutex_);
-  return std::all_of(places.begin(), places.end(), [&](const Endpoint& place) {
+  for (const Endpoint& place : places) {
     const auto at = links_.find(place.to_string());
-    return at != links_.end() && at->second->alive();
-  });
+    if (at == links_.end() || !at->second->alive()) return false;
+  }
+  return true;
 }
 
 std::vector<Endpoint> Rank::take_wanted() {
