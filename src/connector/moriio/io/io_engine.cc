@@ -8,6 +8,7 @@
 #include "base/endpoint.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "config/engine_config.h"
 #include "wire/hello.h"
 
 namespace stagelink::moriio {
@@ -23,7 +24,7 @@ Status check_key(std::string_view key) {
                       DescReader::kMaxTextBytes, to_plain_text(key, DescReader::kMaxTextBytes))};
 }
 
-Status logged(std::string_view what, Status status) {
+Status logged(const std::string& what, Status status) {
   if (!status.ok()) log_failure(what, status);
   return status;
 }
@@ -122,9 +123,16 @@ Status IoEngine::use_transports(std::vector<std::string> transports) {
   if (bind.port == 0) bind.port = bound.port;
   options.bind = bind.to_string();
   options.transports = std::move(transports);
+  SL_TRY(config::check_engine_options(options));
+  const EngineOptions before = engine_->options();
   SL_TRY(engine_->close());
-  SL_ASSIGN(engine_, Engine::create(options));
-  return {};
+  auto next = Engine::create(options);
+  if (next.ok()) {
+    engine_ = *std::move(next);
+  } else if (auto again = Engine::create(before); again.ok()) {
+    engine_ = *std::move(again);
+  }
+  return next.status();
 }
 
 Status IoEngine::remove_backend(BackendType type) {
@@ -251,25 +259,26 @@ Status IoEngine::deregister_memory(const MemoryDesc& desc) {
 Result<std::shared_ptr<IoSession>> IoEngine::create_session(const MemoryDesc& local,
                                                             const MemoryDesc& remote) {
   IoSession::Parts parts;
+  parts.shared = shared_;
+  parts.remote_memory = remote;
+  SL_TRY(logged("session with " + remote.engine_key, look_up(local, parts)));
+  // What goes wrong from here on has been logged where it did.
+  SL_ASSIGN(const RegionDesc region, remote.region());
+  parts.remote_offset = remote.data - region.address;
+  SL_ASSIGN(parts.peer, parts.remote->peer(*engine(), region.instance));
+  const Region* locals[] = {parts.local->region.get()};
+  SL_ASSIGN(Session session, parts.peer->session(locals, std::span(&region, 1)));
+  return std::make_shared<IoSession>(std::move(parts), std::move(session));
+}
+
+Status IoEngine::look_up(const MemoryDesc& local, IoSession::Parts& parts) const {
   parts.backend = backend();
   if (parts.backend == nullptr) {
-    return logged("session", {Reason::kInvalidState, "no backend: call create_backend() first"});
+    return {Reason::kInvalidState, "no backend: call create_backend() first"};
   }
-  const auto open = [&]() -> Result<std::shared_ptr<IoSession>> {
-    SL_ASSIGN(parts.local, memory_.find(local));
-    SL_ASSIGN(parts.remote, remote_engine(remote.engine_key));
-    SL_ASSIGN(const RegionDesc region, remote.region());
-    SL_ASSIGN(parts.peer, parts.remote->peer(*engine(), region.instance));
-    parts.shared = shared_;
-    parts.remote_memory = remote;
-    parts.remote_offset = remote.data - region.address;
-    const Region* locals[] = {parts.local->region.get()};
-    SL_ASSIGN(Session session, parts.peer->session(locals, std::span(&region, 1)));
-    return std::make_shared<IoSession>(std::move(parts), std::move(session));
-  };
-  auto session = open();
-  if (!session.ok()) log_failure("session with " + remote.engine_key, session.status());
-  return session;
+  SL_ASSIGN(parts.local, memory_.find(local));
+  SL_ASSIGN(parts.remote, remote_engine(parts.remote_memory.engine_key));
+  return parts.remote_memory.region().status();
 }
 
 Result<std::shared_ptr<IoSession>> IoEngine::cached_session(const MemoryDesc& local,
@@ -278,7 +287,7 @@ Result<std::shared_ptr<IoSession>> IoEngine::cached_session(const MemoryDesc& lo
   {
     MutexLock lock(mutex_);
     const auto found = cache_.find(key);
-    if (found != cache_.end() && found->second->alive() &&
+    if (found != cache_.end() && !found->second->broken() &&
         found->second->remote_memory() == remote && found->second->local().desc == local) {
       return found->second;
     }

@@ -92,6 +92,7 @@ class IoEngine {
   std::shared_ptr<IoBackend> backend() const SL_EXCLUDES(mutex_);
   Result<std::shared_ptr<RemoteEngine>> remote_engine(const std::string& key) const
       SL_EXCLUDES(mutex_);
+  Status look_up(const MemoryDesc& local, IoSession::Parts& parts) const SL_EXCLUDES(mutex_);
   Result<std::shared_ptr<IoSession>> cached_session(const MemoryDesc& local,
                                                     const MemoryDesc& remote) SL_EXCLUDES(mutex_);
   using Start = StatusRef (IoSession::*)(const IoRanges&, uint64_t);

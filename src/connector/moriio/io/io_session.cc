@@ -120,6 +120,10 @@ Status IoSession::usable() const {
     return {Reason::kInvalidState,
             fmt::format("remote engine {} has been deregistered", parts_.remote->desc().key)};
   }
+  if (parts_.local->removed.load()) {
+    return {Reason::kNotRegistered,
+            fmt::format("local memory {} has been deregistered", parts_.local->desc.id)};
+  }
   return {};
 }
 
@@ -131,8 +135,11 @@ void IoSession::notify_after(const Transfer& transfer, uint64_t id) {
 }
 
 bool IoSession::alive() const {
-  return usable().ok() && parts_.peer->phase() == PeerPhase::kConnected &&
-         parts_.local->region->hold() != nullptr;
+  return usable().ok() && parts_.peer->phase() == PeerPhase::kConnected;
+}
+
+bool IoSession::broken() const {
+  return !usable().ok() || parts_.peer->phase() == PeerPhase::kLost;
 }
 
 }  // namespace stagelink::moriio

@@ -63,6 +63,8 @@ class IoSession {
   uint64_t allocate_transfer_uid() noexcept { return parts_.shared->next_uid.fetch_add(1); }
   // The peer answers, and neither backend, remote engine nor local memory has been taken away.
   bool alive() const;
+  // It will never be alive again.
+  bool broken() const;
   const LocalMemory& local() const noexcept { return *parts_.local; }
   const MemoryDesc& remote_memory() const noexcept { return parts_.remote_memory; }
   // Which transport serves it, and why.

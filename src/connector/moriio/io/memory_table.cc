@@ -59,7 +59,7 @@ std::shared_ptr<Region> MemoryTable::allocated_around(uint64_t address, size_t b
   return offset <= limit && bytes <= limit - offset ? region : nullptr;
 }
 
-Result<std::shared_ptr<const LocalMemory>> MemoryTable::find(const MemoryDesc& desc) const {
+Result<std::shared_ptr<LocalMemory>> MemoryTable::find(const MemoryDesc& desc) const {
   MutexLock lock(mutex_);
   const auto found = by_id_.find(desc.id);
   if (found == by_id_.end() || found->second->desc != desc) return unknown_memory(desc);
@@ -67,8 +67,9 @@ Result<std::shared_ptr<const LocalMemory>> MemoryTable::find(const MemoryDesc& d
 }
 
 Status MemoryTable::remove(const MemoryDesc& desc) {
-  SL_ASSIGN(const std::shared_ptr<const LocalMemory> memory, find(desc));
+  SL_ASSIGN(const std::shared_ptr<LocalMemory> memory, find(desc));
   if (!memory->part) SL_TRY(memory->region->deregister());
+  memory->removed.store(true);
   MutexLock lock(mutex_);
   by_id_.erase(desc.id);
   return {};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@ struct LocalMemory {
   std::shared_ptr<Region> region;
   uint64_t offset = 0;  // Of desc.data in the region.
   bool part = false;    // Of a region that lives on without this registration.
+  std::atomic<bool> removed{false};
 };
 
 // Local memory by the id of its registration. Registrations may overlap; each has an id of its own.
@@ -34,7 +36,7 @@ class MemoryTable {
   Result<MemoryDesc> add(Engine& engine, void* address, size_t bytes, MemoryDesc form)
       SL_EXCLUDES(mutex_);
   // Errors: not_registered.
-  Result<std::shared_ptr<const LocalMemory>> find(const MemoryDesc& desc) const SL_EXCLUDES(mutex_);
+  Result<std::shared_ptr<LocalMemory>> find(const MemoryDesc& desc) const SL_EXCLUDES(mutex_);
   // Errors: not_registered; busy (reader_inside): nothing has changed, call again.
   Status remove(const MemoryDesc& desc) SL_EXCLUDES(mutex_);
   void clear() SL_EXCLUDES(mutex_);
@@ -45,7 +47,7 @@ class MemoryTable {
 
   mutable Mutex mutex_;
   uint32_t next_id_ SL_GUARDED_BY(mutex_) = 0;
-  std::unordered_map<uint32_t, std::shared_ptr<const LocalMemory>> by_id_ SL_GUARDED_BY(mutex_);
+  std::unordered_map<uint32_t, std::shared_ptr<LocalMemory>> by_id_ SL_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<Region>> allocated_ SL_GUARDED_BY(mutex_);  // By address.
 };
 

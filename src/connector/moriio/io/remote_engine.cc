@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/endpoint.h"
+#include "base/log.h"
 
 namespace stagelink::moriio {
 
@@ -20,10 +21,12 @@ Result<std::shared_ptr<Peer>> RemoteEngine::peer(Engine& engine, InstanceId inst
   SL_ASSIGN(Peer peer, engine.connect(address));
   peer_ = std::make_shared<Peer>(std::move(peer));
   if (peer_->instance() == instance) return peer_;
-  return Status(Reason::kSuperseded,
-                fmt::format("the descriptor is of life {} of remote engine {}; now it is {}: send "
-                            "new descriptors",
-                            instance.to_string(), desc_.key, peer_->instance().to_string()));
+  Status stale(Reason::kSuperseded,
+               fmt::format("the descriptor is of life {} of remote engine {}; now it is {}: send "
+                           "new descriptors",
+                           instance.to_string(), desc_.key, peer_->instance().to_string()));
+  log_failure("memory descriptor", stale);
+  return stale;
 }
 
 void RemoteEngine::drop() {

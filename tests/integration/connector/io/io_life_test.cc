@@ -60,6 +60,9 @@ TEST_F(IoLifeTest, BackendsThatAreNotThereAreRefusedByName) {
   EXPECT_REASON(Reason::kNotFound, engine->remove_backend(BackendType::kRdma));
   EXPECT_REASON(Reason::kInvalidArgument,
                 engine->create_backend(BackendType::kRdma, {.transports = {"carrier pigeon"}}));
+  // The engine is as it was.
+  EXPECT_OK(engine->create_backend(BackendType::kRdma));
+  EXPECT_OK(engine->allocate(1).status());
 }
 
 TEST_F(IoLifeTest, OtherTransportsAreRefusedOnceMemoryIsRegistered) {
@@ -237,6 +240,21 @@ TEST_F(IoLifeTest, APartOfAnAllocationLivesAsLongAsSomebodyHoldsIt) {
   ASSERT_OK(engine->deregister_memory(beyond));
   ASSERT_OK(engine->deregister_memory(part));
   EXPECT_REASON(Reason::kNotRegistered, engine->deregister_memory(part));
+}
+
+TEST_F(IoLifeTest, DeregisteringAPartOfAnAllocationEndsItsSessions) {
+  IoPair pair(make_io_engine(io_options("initiator")), target_setup(BackendType::kRdma));
+  auto region = must(pair.engine->allocate(kBytes));
+  const MemoryDesc part = must(
+      pair.engine->register_memory(region->bytes().data() + 64, 1000, -1, MemoryLocation::kCpu));
+  auto session = must(pair.engine->create_session(part, pair.target.memory()));
+  EXPECT_EQ(session->read(8, 0, 992, 1)->wait(), StatusCode::kSuccess);
+  EXPECT_EQ(first_wrong(region->bytes().subspan(72, 992), seed()), std::nullopt);
+  EXPECT_EQ(first_not(region->bytes().first(72), std::byte{0}), std::nullopt);
+  EXPECT_EQ(session->read(9, 0, 992, 2)->code(), StatusCode::kInvalidArgs);
+  ASSERT_OK(pair.engine->deregister_memory(part));
+  EXPECT_FALSE(session->alive());
+  EXPECT_EQ(session->read(0, 0, 1, 3)->code(), StatusCode::kNotFound);
 }
 
 TEST_F(IoLifeTest, SessionsAndStatusesMayOutliveTheirEngine) {
