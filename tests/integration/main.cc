@@ -7,6 +7,7 @@
 
 #include "integration/support/child_process.h"
 #include "integration/support/sanitized.h"
+#include "integration/support/tsan_suppressions.h"
 
 #if defined(SL_TEST_THREAD_SANITIZED)
 // Some tests read the same bytes many times in one batch, whose ranges have no order among each

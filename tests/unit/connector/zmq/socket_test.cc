@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 
 #include "base/unique_fd.h"
+#include "integration/support/tsan_suppressions.h"
 #include "unit/connector/zmq/zmq_test.h"
 
 namespace stagelink::zmq {

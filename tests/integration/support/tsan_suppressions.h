@@ -1,0 +1,14 @@
+#pragma once
+
+#include "integration/support/sanitized.h"
+
+#if defined(SL_TEST_THREAD_SANITIZED)
+// libzmq is not instrumented: the sanitizer sees its calls of the C library and nothing of how its
+// threads take turns. Included by one file of each program.
+extern "C" const char* __tsan_default_suppressions();
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:libzmq.so\n"
+         "mutex:libzmq.so\n"
+         "deadlock:libzmq.so\n";
+}
+#endif
