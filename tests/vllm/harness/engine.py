@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import logging
 import multiprocessing.connection
 import os
 import signal
@@ -176,12 +177,12 @@ def _child(
 ) -> None:
     """Never returns into the test's code."""
     code = 1
-    faulthandler.enable()
     try:
         with log.open("wb", buffering=0) as output:
             os.dup2(output.fileno(), 1)
             os.dup2(output.fileno(), 2)
-        sys.stdin = open(os.devnull)
+        _log_to_ours()
+        faulthandler.enable()
         _serve(connection, arguments, prepare)
         code = 0
     except BaseException:
@@ -192,6 +193,18 @@ def _child(
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def _log_to_ours() -> None:
+    """pytest has put its own streams in place of the process's; handlers of loggers keep them."""
+    sys.stdin = open(os.devnull)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    loggers = [logging.getLogger(), *map(logging.getLogger, logging.root.manager.loggerDict)]
+    for logger in loggers:
+        for handler in logger.handlers:
+            if type(handler) is logging.StreamHandler:  # Not a FileHandler, which would close it.
+                handler.setStream(sys.stderr)
 
 
 def _serve(
