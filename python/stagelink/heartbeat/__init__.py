@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-import msgpack
+from stagelink import Error, _core
 
 log = logging.getLogger("stagelink.heartbeat")
 
@@ -49,26 +49,21 @@ def encode_heartbeat(
     """
     if role not in ("P", "D"):
         raise ValueError(f"role {role!r}: P or D")
-    if transfer_mode not in ("READ", "WRITE"):
-        raise ValueError(f"transfer_mode {transfer_mode!r}: READ or WRITE")
-    http_address = _host_port(host_ip, http_port)
     for port in (handshake_port, notify_port):
         _host_port(host_ip, port)
-    for size in (dp_size, tp_size):
-        if size < 1:
-            raise ValueError(f"{size} is not a number of ranks")
-    packed = msgpack.packb(
-        {
-            "type": role,
-            "http_address": http_address,
-            "zmq_address": f"host:{host_ip},handshake:{handshake_port},notify:{notify_port}",
-            "dp_size": dp_size,
-            "tp_size": tp_size,
-            "transfer_mode": transfer_mode,
-        }
-    )
-    assert isinstance(packed, bytes)
-    return packed
+    try:
+        return _core.moriio_encode_heartbeat(
+            {
+                "type": role,
+                "http_address": _host_port(host_ip, http_port),
+                "zmq_address": f"host:{host_ip},handshake:{handshake_port},notify:{notify_port}",
+                "dp_size": dp_size,
+                "tp_size": tp_size,
+                "transfer_mode": transfer_mode,
+            }
+        )
+    except Error as error:
+        raise ValueError(str(error)) from None
 
 
 class HeartbeatSender:

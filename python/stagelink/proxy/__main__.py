@@ -13,7 +13,7 @@ def main() -> int:
         from .run import main as run
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
-        if name not in ("aiohttp", "msgpack", "prometheus_client", "zmq"):
+        if name not in ("aiohttp", "prometheus_client", "zmq"):
             raise
         sys.stderr.write(MISSING.format(name=name, python=sys.executable))
         return 1

@@ -1,15 +1,11 @@
-"""What the control plane of vLLM's connector writes: heartbeats and request ids."""
+"""What the control plane of vLLM's connector writes: heartbeats and request ids. The bytes are
+read and written by the C++ library."""
 
-import re
 from dataclasses import dataclass
 
-import msgpack
+from stagelink import Error, _core
 
-from ..addresses import parse_port
-
-MAX_HEARTBEAT_BYTES = 16 << 10
-
-_HOST = re.compile(r"[A-Za-z0-9._:%-]{1,255}")
+MAX_HEARTBEAT_BYTES = 16 << 10  # The library's bound, for the socket.
 
 
 @dataclass(frozen=True)
@@ -23,64 +19,36 @@ class ZmqAddress:
     def __str__(self) -> str:
         return f"host:{self.host},handshake:{self.handshake_port},notify:{self.notify_port}"
 
+    def values(self) -> tuple[str, int, int]:
+        return self.host, self.handshake_port, self.notify_port
+
 
 def parse_zmq_address(text: str) -> ZmqAddress:
-    fields: dict[str, str] = {}
-    for item in text.split(","):
-        key, _, value = item.partition(":")
-        if key in fields:
-            raise ValueError(f"zmq_address {text!r}: {key} is there twice")
-        fields[key] = value
-    for key in ("host", "handshake", "notify"):
-        if key not in fields:
-            raise ValueError(f"zmq_address {text!r}: {key} is missing")
-    if not _HOST.fullmatch(fields["host"]):
-        raise ValueError(f"zmq_address {text!r}: {fields['host']!r} is not a host")
-    return ZmqAddress(fields["host"], parse_port(fields["handshake"]), parse_port(fields["notify"]))
+    """Raises ValueError."""
+    try:
+        return ZmqAddress(*_core.moriio_parse_zmq_address(text))
+    except Error as error:
+        raise ValueError(str(error)) from None
 
 
 def request_id(prefill: ZmqAddress, decode: ZmqAddress, unique: str) -> str:
-    return f"___prefill_addr_{prefill}___decode_addr_{decode}_{unique}"
+    return _core.moriio_format_request_id(prefill.values(), decode.values(), unique)
 
 
 @dataclass(frozen=True)
 class Heartbeat:
     type: str
     http_address: str
-    zmq_address: str = ""
-    dp_size: int = 1
-    tp_size: int = 1
-    transfer_mode: str = ""
+    zmq_address: str
+    dp_size: int
+    tp_size: int
+    transfer_mode: str
 
 
 def decode_heartbeat(frame: bytes) -> Heartbeat:
     """Any order of keys, unknown keys ignored. Raises ValueError with a text for a person."""
-    if len(frame) > MAX_HEARTBEAT_BYTES:
-        raise ValueError(f"{len(frame)} bytes, the bound is {MAX_HEARTBEAT_BYTES}")
     try:
-        fields = msgpack.unpackb(frame)
-    except (ValueError, TypeError, RecursionError):
-        raise ValueError("not a MessagePack map") from None
-    if not isinstance(fields, dict):
-        raise ValueError("not a MessagePack map")
-    kind = fields.get("type")
-    if kind not in ("P", "D", "HELLO"):
-        raise ValueError("type is neither P, D nor HELLO")
-    if kind == "HELLO":
-        address = fields.get("http_address")
-        return Heartbeat(kind, address if isinstance(address, str) else "")
-    for key in ("http_address", "zmq_address", "transfer_mode"):
-        if not isinstance(fields.get(key), str):
-            raise ValueError(f"{key} is missing or not text")
-    for key in ("dp_size", "tp_size"):
-        value = fields.get(key, 1)
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1024:
-            raise ValueError(f"{key} is not a number from 1 to 1024")
-    return Heartbeat(
-        kind,
-        fields["http_address"],
-        fields["zmq_address"],
-        fields.get("dp_size", 1),
-        fields.get("tp_size", 1),
-        fields["transfer_mode"],
-    )
+        fields = _core.moriio_decode_heartbeat(frame)
+    except Error as error:
+        raise ValueError(str(error)) from None
+    return Heartbeat(*(fields[name] for name in Heartbeat.__dataclass_fields__))
