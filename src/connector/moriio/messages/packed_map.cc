@@ -16,9 +16,10 @@ namespace {
 
 constexpr size_t kMaxDepth = 4;
 constexpr size_t kMaxKeyBytes = 1024;
+constexpr uint64_t kMaxObjects = 2 << 20;  // Of one frame; each takes 24 bytes when it is built.
 
-// Walks the frame without building anything: depth, and no container that claims more entries than
-// bytes follow. What it lets through is complete, so the tree is at most as many objects as bytes.
+// Walks the frame without building anything: depth, the number of objects, and no container that
+// claims more entries than bytes follow. What it lets through is complete.
 class Probe : public msgpack::null_visitor {
  public:
   explicit Probe(size_t frame_bytes) : frame_bytes_(frame_bytes) {}
@@ -30,9 +31,14 @@ class Probe : public msgpack::null_visitor {
 
  private:
   bool enter(uint64_t entries) {
-    if (++depth_ > kMaxDepth) why_ = "it is nested too deeply";
-    if (entries > frame_bytes_) why_ = "a list is longer than the frame";
-    return depth_ <= kMaxDepth && entries <= frame_bytes_;
+    if (++depth_ > kMaxDepth) return refuse("it is nested too deeply");
+    if (entries > frame_bytes_) return refuse("a list is longer than the frame");
+    objects_ += entries;
+    return objects_ <= kMaxObjects || refuse("it has too many entries");
+  }
+  bool refuse(const char* why) {
+    why_ = why;
+    return false;
   }
   bool leave() {
     --depth_;
@@ -41,6 +47,7 @@ class Probe : public msgpack::null_visitor {
 
   size_t frame_bytes_;
   size_t depth_ = 0;
+  uint64_t objects_ = 0;
   const char* why_ = "it is cut off or no MessagePack";
 };
 

@@ -242,6 +242,18 @@ TEST(NotifyMessageTest, AFrameHasABound) {
   EXPECT_EQ(decode_notify_message(frame).status().reason(), Reason::kTooLarge);
 }
 
+TEST(NotifyMessageTest, TheEntriesOfAFrameHaveABound) {
+  const auto with = [](uint32_t entries) {
+    std::string frame = "\x83" + str("type") + str("write_done") + str("transfer_id") + str("t") +
+                        str("x") + "\xdd";
+    for (int shift = 24; shift >= 0; shift -= 8) frame += static_cast<char>(entries >> shift);
+    return frame + std::string(entries, '\0');
+  };
+  constexpr uint32_t kMost = (2 << 20) - 6;  // The keys and values of the map count too.
+  EXPECT_TRUE(refusal(with(kMost)).ok()) << refusal(with(kMost)).to_string();
+  EXPECT_TRUE(names(refusal(with(kMost + 1)), "too many entries"));
+}
+
 TEST(NotifyMessageTest, AStatusWithForeignTextIsSentAllTheSame) {
   const auto bytes = encode(
       WriteFailed{.transfer_id = "t", .extras = {.status = "line\n" + std::string(999, 'x')}});
