@@ -919,7 +919,7 @@ class ConnectorRank:
 
     def producers_alive(self, peer: PeerAddress) -> bool: ...
 
-    def end_received(self, transfer_id: str, reason: str, text: str) -> None:
+    def end_received(self, transfer_id: str, reason: str, text: str) -> bool:
         """The end of a load that did not begin, or that nobody reports any more."""
 
     def release(self, transfer_id: str, peer: PeerAddress, token: str = '') -> tuple[str, str] | None:
@@ -930,7 +930,7 @@ class ConnectorRank:
         Blocks wait for readers: for `releases` of them, or (0) as many as they say.
         """
 
-    def end_offer(self, transfer_id: str, reason: str, text: str) -> None: ...
+    def end_offer(self, transfer_id: str, reason: str, text: str) -> bool: ...
 
     def start_write(self, transfer_id: str, request_id: str, peer: PeerAddress, token: str) -> tuple[str, str] | None: ...
 

@@ -151,10 +151,11 @@ def test_requests_that_are_preempted_give_the_same_tokens(
     models: Path, engines: Engines, alone: EngineProcess, write_mode: bool
 ) -> None:
     """Decode has room for a few of the requests only, so that others are preempted."""
-    pair = start(models, engines, write_mode, transport="shm", kv_cache_memory_bytes=2 << 20)
-    prompts = {new_name("small"): prompt(100 + i, 90) for i in range(6)}
+    pair = start(models, engines, write_mode, transport="shm", kv_cache_memory_bytes=3 << 20)
+    prompts = {new_name("small"): prompt(100 + i, 90) for i in range(12)}
     for name, tokens in prompts.items():
         pair.submit(name, tokens, 120)
+    pair.decode.until(inside.preemptions)
     for name, tokens in prompts.items():
         assert pair.decode.outcome(name).tokens == wanted(alone, tokens, 120), name
     pair.settle()

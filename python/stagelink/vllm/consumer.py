@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -148,12 +149,15 @@ class ConsumerTable:
             return True
         if not params.blocks or not any(params.blocks):
             return False
-        if len(params.blocks) != len(self._options.groups):
-            self._refuse(
-                "params",
-                f"{request_id}: remote_block_ids: {len(params.blocks)} groups,"
-                f" ours {len(self._options.groups)}",
-            )
+        groups = len(self._options.groups)
+        if len(params.blocks) != groups or len(params.first_blocks or params.blocks) != groups:
+            told = f"remote_block_ids: {len(params.blocks)} groups, ours {groups}"
+            self._refuse("params", f"{request_id}: {told}")
+            return False
+        ours = tuple(group.block_size for group in self._options.groups)
+        if params.block_sizes not in (None, ours):
+            told = f"block_size: ours {_text(ours)}, theirs {_text(params.block_sizes)}"
+            self._refuse("incompatible", f"{request_id}: {told}")
             return False
         left = self._lease_left(params)
         if left is not None and left <= 0:
@@ -184,8 +188,10 @@ class ConsumerTable:
         spans = destination_spans(groups, blocks, load.computed, tokens)
         peer = peer_of(params)
         if self._options.write_mode:
+            # Whoever reports the end must know it.
+            token = params.token or secrets.token_hex(8)
             return ReceiveOrder(
-                request_id, params.transfer_id, peer, spans, self._options.dp_rank, params.token
+                request_id, params.transfer_id, peer, spans, self._options.dp_rank, token
             )
         remote = remote_spans(groups, params.blocks or (), params.first_blocks, tokens)
         pairs = match(spans, remote)
@@ -230,6 +236,10 @@ class ConsumerTable:
             # It loaded and has gone; the rest find what it left, or compute.
             for other in sharers:
                 self._loads[other].phase = Phase.OVER
+
+
+def _text(numbers: Sequence[int] | None) -> str:
+    return ",".join(map(str, numbers or ()))
 
 
 def peer_of(params: TransferParams) -> Peer:

@@ -47,6 +47,7 @@ class TransferParams:
     dp_rank: int = 0
     blocks: Blocks | None = None
     first_blocks: tuple[int, ...] | None = None  # Index in the request of blocks[g][0].
+    block_sizes: tuple[int, ...] | None = None  # Tokens of a block of each group.
     num_tokens: int | None = None  # How many tokens the blocks hold.
     lease_until: float | None = None  # Unix time to which the peer keeps its blocks.
     incarnation: str | None = None  # Of the process that the blocks belong to.
@@ -71,7 +72,8 @@ def parse(raw: Mapping[str, Any], request_id: str) -> TransferParams:
         dp_size_local=dp_local,
         dp_rank=_number(raw, "remote_dp_rank", 0, 0, 65535),
         blocks=_blocks(raw.get("remote_block_ids")),
-        first_blocks=_first_blocks(raw.get("remote_first_blocks")),
+        first_blocks=_numbers(raw, "remote_first_blocks"),
+        block_sizes=_numbers(raw, "remote_block_sizes"),
         num_tokens=_number(raw, "remote_num_tokens", -1, -1, 1 << 40) if _given(raw) else None,
         lease_until=_time(raw.get("remote_lease_until")),
         incarnation=_text(raw, "remote_incarnation"),
@@ -144,14 +146,16 @@ def _blocks(value: Any) -> Blocks | None:
     return tuple(tuple(group) for group in groups)
 
 
-def _first_blocks(value: Any) -> tuple[int, ...] | None:
+def _numbers(raw: Mapping[str, Any], name: str) -> tuple[int, ...] | None:
+    """A small number for each group."""
+    value = raw.get(name)
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) > MAX_GROUPS:
-        raise ParamsError(f"remote_first_blocks: an index for each group, not {str(value)[:80]!r}")
-    for index in value:
-        if type(index) is not int or not 0 <= index < MAX_BLOCKS:
-            raise ParamsError(f"remote_first_blocks: indices of blocks, not {str(index)[:80]!r}")
+        raise ParamsError(f"{name}: a number for each group, not {str(value)[:80]!r}")
+    for number in value:
+        if type(number) is not int or not 0 <= number < MAX_BLOCKS:
+            raise ParamsError(f"{name}: numbers below {MAX_BLOCKS}, not {str(number)[:80]!r}")
     return tuple(value)
 
 

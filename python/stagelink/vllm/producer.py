@@ -192,6 +192,7 @@ class ProducerTable:
         }
         if spans is not None:
             answer["remote_first_blocks"] = [span.first for span in spans]
+            answer["remote_block_sizes"] = [group.block_size for group in self._options.groups]
         if until is not None:
             answer["remote_lease_until"] = until
         if handover.params.token is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,6 +90,8 @@ class Rank:
         self._lock = threading.Lock()
         self._loads: dict[str, _Load] = {}
         self._leases: dict[str, float] = {}
+        # Ends that the table does not give, as it never knew of a beginning.
+        self._unlisted: deque[Ended] = deque()
         self._chunks: dict[str, int] = {}  # The chunk of this step, by transfer.
         self.layers: list[str] = []
 
@@ -179,8 +182,8 @@ class Rank:
     def offer(self, order: OfferOrder) -> None:
         self._leases[order.transfer_id] = time.monotonic() + order.lease_seconds
         failure = self._rank.offer(order.transfer_id, order.token or "", 0)
-        if failure is not None:
-            self._rank.end_offer(order.transfer_id, *failure)
+        if failure is not None and not self._rank.end_offer(order.transfer_id, *failure):
+            self._unlisted.append(Ended(order.transfer_id, False, failure[0], 0, 0))
 
     def write(self, order: WriteOrder, layer: str, event: Any) -> bool:
         """One layer of a chunk; False if the transfer cannot take it."""
@@ -224,17 +227,15 @@ class Rank:
             time.sleep(wait)
             events = self._rank.take_events()
         ended = []
+        while self._unlisted:
+            ended.append(self._unlisted.popleft())
         for kind, transfer_id, failure, nbytes, ranges in events:
-            if kind not in ("received", "sent"):
-                continue
-            reason = failure[0] if failure is not None else None  # Logged where it arose.
-            received = kind == "received"
-            if received:
-                with self._lock:
-                    self._loads.pop(transfer_id, None)
-            else:
-                self._leases.pop(transfer_id, None)
-            ended.append(Ended(transfer_id, received, reason, nbytes, ranges))
+            if kind in ("received", "sent"):
+                reason = failure[0] if failure is not None else None  # Logged where it arose.
+                ended.append(Ended(transfer_id, kind == "received", reason, nbytes, ranges))
+        with self._lock:
+            for end in ended:
+                (self._loads if end.received else self._leases).pop(end.transfer_id, None)
         return ended
 
     @property
@@ -285,7 +286,8 @@ class Rank:
             load = self._loads.get(transfer_id)
         if load is None:
             return
-        self._rank.end_received(transfer_id, failure.reason, failure.text)
+        if not self._rank.end_received(transfer_id, failure.reason, failure.text):
+            self._unlisted.append(Ended(transfer_id, True, failure.reason, 0, 0))
         self._rank.release(transfer_id, load.peer, load.token)
 
     def _link_wanted(self) -> None:
@@ -316,7 +318,9 @@ class Rank:
             return
         if load.begun and self._rank.producers_alive(load.peer) and not load.reads:
             logger.error("Transfer %s: the producer does not say that it has stopped", transfer_id)
-        self._rank.end_received(transfer_id, "timed_out", "the producer did not answer in time")
+        text = "the producer did not answer in time"
+        if not self._rank.end_received(transfer_id, "timed_out", text):
+            self._unlisted.append(Ended(transfer_id, True, "timed_out", 0, 0))
 
 
 def address_of(peer: Peer) -> PeerAddress:

@@ -69,6 +69,8 @@ class EnginePlace:
 
 def place_of(vllm_config: VllmConfig, tp_rank: int) -> EnginePlace:
     parallel = vllm_config.parallel_config
+    if getattr(parallel, "pipeline_parallel_size", 1) > 1:
+        raise NotImplementedError("MoRIIOConnector does not work with pipeline parallelism")
     return EnginePlace(
         tp_rank=tp_rank,
         tp_size=parallel.tensor_parallel_size,

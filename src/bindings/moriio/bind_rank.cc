@@ -320,7 +320,7 @@ void bind_loads(Class& type) {
           "end_received",
           [](PyRank& self, const std::string& transfer_id, const std::string& reason,
              const std::string& text) {
-            self.rank().end_received(transfer_id, named_failure(reason, text));
+            return self.rank().end_received(transfer_id, named_failure(reason, text));
           },
           nb::arg("transfer_id"), nb::arg("reason"), nb::arg("text"),
           "The end of a load that did not begin, or that nobody reports any more.")
@@ -351,7 +351,7 @@ void bind_sources(Class& type) {
           "end_offer",
           [](PyRank& self, const std::string& transfer_id, const std::string& reason,
              const std::string& text) {
-            self.rank().end_offer(transfer_id, named_failure(reason, text));
+            return self.rank().end_offer(transfer_id, named_failure(reason, text));
           },
           nb::arg("transfer_id"), nb::arg("reason"), nb::arg("text"))
       .def(

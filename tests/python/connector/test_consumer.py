@@ -107,12 +107,23 @@ def test_a_read_must_end_before_the_lease_does(table: Table) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"remote_block_ids": [[1], [2]]}, {"remote_first_blocks": [1]}]
+    "changes",
+    [
+        {"remote_block_ids": [[1], [2]]},
+        {"remote_first_blocks": [1]},
+        {"remote_first_blocks": [0, 0]},
+    ],
 )
 def test_blocks_that_do_not_cover_the_prompt_are_refused(table: Table, changes: Any) -> None:
     add(table, **changes)
     assert table.usable_tokens("a", 10, 0) == 0
     assert table.refused == ["params"]
+
+
+def test_blocks_of_another_size_are_refused_by_name(table: Table) -> None:
+    add(table, remote_block_sizes=[16])
+    assert table.usable_tokens("a", 10, 0) == 0
+    assert table.refused == ["incompatible"]
 
 
 def test_a_request_aborted_before_it_was_allocated_releases_the_peer(table: Table) -> None:

@@ -81,6 +81,7 @@ def test_an_ipv6_host_needs_no_brackets() -> None:
         ("remote_dp_size", 0),
         ("remote_hosts", ["a", ""]),
         ("remote_first_blocks", [-1]),
+        ("remote_block_sizes", [True]),
         ("remote_lease_until", "soon"),
     ],
 )

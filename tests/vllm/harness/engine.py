@@ -23,8 +23,8 @@ from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
-START_TIMEOUT = 240.0
-RESULT_TIMEOUT = 120.0
+START_TIMEOUT = 600.0
+RESULT_TIMEOUT = 300.0
 
 
 class EngineDied(Exception):

@@ -30,6 +30,14 @@ Status unknown(const std::string& transfer_id) {
   return {Reason::kNotFound, "transfer " + transfer_id + " is not known"};
 }
 
+// Messages that carry the token, if there is one.
+Expectation believe(const std::string& token) {
+  Expectation expectation;
+  expectation.token = token;
+  expectation.token_required = !token.empty();
+  return expectation;
+}
+
 // The task that comes before all layers, and moves nothing.
 constexpr std::string_view kBegin = "begin";
 
@@ -254,6 +262,7 @@ Status Rank::read(const std::string& transfer_id, const PeerAddress& peer,
     MutexLock lock(mutex_);
     reads_[transfer_id] = size;
   }
+  wrapper_->table().forget(transfer_id);
   return reader_->start(std::move(request));
 }
 
@@ -273,7 +282,6 @@ Status Rank::receive(const std::string& transfer_id, const PeerAddress& peer,
   message.transfer_id = transfer_id;
   message.decode_rank = options_.dp_rank;
   message.extras = own_extras();
-  if (!destination.token.empty()) message.extras.token = destination.token;
   // All lists begin with the same index, so that one number tells it: null blocks fill them up.
   uint64_t first = UINT64_MAX;
   for (const BlockSpan& span : destination.spans) {
@@ -288,23 +296,29 @@ Status Rank::receive(const std::string& transfer_id, const PeerAddress& peer,
   }
   message.block_ids = message.extras.block_groups[0];
   message.extras.first_block = first;
-  Expectation expectation;
-  expectation.token = destination.token;
-  expectation.token_required = !destination.token.empty();
-  expectation.messages = static_cast<uint32_t>(routes.size());
-  SL_TRY(wrapper_->table().expect(transfer_id, expectation));
-  for (const PeerRoute& route : routes) {
-    if (first > 0) {
-      // A peer of 0.32 would take the list for the whole of the prompt.
-      SL_ASSIGN(const std::shared_ptr<PeerLink> link, link_of(route.handshake));
-      if (!link->has_version()) {
-        return {Reason::kIncompatible, "first_block: ours " + std::to_string(first) +
-                                           ", theirs 0 (a peer of vLLM 0.32 sends whole prompts)"};
-      }
-    }
-    SL_TRY(wrapper_->notify(route.notify, message));
+  // Only a peer that gives the token back can be asked for it, and only it knows first_block.
+  const bool versioned = have_version(routes);
+  if (!versioned && first > 0) {
+    return {Reason::kIncompatible, fmt::format("first_block: ours {}, theirs 0 (a peer of vLLM "
+                                               "0.32 sends whole prompts)",
+                                               first)};
   }
+  if (versioned && !destination.token.empty()) message.extras.token = destination.token;
+  Expectation expectation = believe(versioned ? destination.token : "");
+  expectation.messages = static_cast<uint32_t>(routes.size());
+  wrapper_->table().forget(transfer_id);
+  SL_TRY(wrapper_->table().expect(transfer_id, expectation));
+  for (const PeerRoute& route : routes) SL_TRY(wrapper_->notify(route.notify, message));
   return {};
+}
+
+bool Rank::have_version(const std::vector<PeerRoute>& routes) const {
+  MutexLock lock(mutex_);
+  for (const PeerRoute& route : routes) {
+    const auto at = links_.find(route.handshake.to_string());
+    if (at == links_.end() || !at->second->has_version()) return false;
+  }
+  return true;
 }
 
 bool Rank::producers_alive(const PeerAddress& peer) const {
@@ -315,8 +329,8 @@ bool Rank::producers_alive(const PeerAddress& peer) const {
   return linked(places);
 }
 
-void Rank::end_received(const std::string& transfer_id, const Status& outcome) {
-  wrapper_->table().end(EventKind::kReceived, transfer_id, outcome);
+bool Rank::end_received(const std::string& transfer_id, const Status& outcome) {
+  return wrapper_->table().end(EventKind::kReceived, transfer_id, outcome);
 }
 
 Status Rank::release(const std::string& transfer_id, const PeerAddress& peer,
@@ -329,15 +343,14 @@ Status Rank::release(const std::string& transfer_id, const PeerAddress& peer,
 }
 
 Status Rank::offer(const std::string& transfer_id, const std::string& token, uint32_t releases) {
-  Expectation expectation;
-  expectation.token = token;
-  expectation.token_required = !token.empty();
+  Expectation expectation = believe(token);
   expectation.messages = releases;
+  wrapper_->table().forget(transfer_id);
   return wrapper_->table().expect(transfer_id, expectation);
 }
 
-void Rank::end_offer(const std::string& transfer_id, const Status& why) {
-  wrapper_->table().end(EventKind::kSent, transfer_id, why);
+bool Rank::end_offer(const std::string& transfer_id, const Status& why) {
+  return wrapper_->table().end(EventKind::kSent, transfer_id, why);
 }
 
 std::vector<RankEvent> Rank::take_events() {
@@ -360,21 +373,18 @@ std::vector<RankEvent> Rank::take_events() {
 
 Status Rank::start_write(const std::string& transfer_id, const std::string& request_id,
                          const PeerAddress& peer, const std::string& token) {
-  Expectation expectation;
-  expectation.token = token;
-  expectation.token_required = !token.empty();
   SL_TRY(consumers(peer, peer.dp_rank).status());
   {
     MutexLock lock(mutex_);
     sources_[transfer_id] = {request_id, peer, {}, false, {}};
   }
+  wrapper_->table().forget(transfer_id);
   // Before messages that have come are looked at: who says that nothing is wanted gets an answer.
   WriteTask begin;
   begin.request_id = request_id;
   begin.transfer_id = transfer_id;
   begin.layer = kBegin;
-  SL_TRY(writer_->schedule(std::move(begin)).status());
-  return wrapper_->table().expect(transfer_id, expectation);
+  return writer_->schedule(std::move(begin), believe(token)).status();
 }
 
 Result<uint32_t> Rank::add_chunk(const std::string& transfer_id, std::vector<BlockSpan> spans,

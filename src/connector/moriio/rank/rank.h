@@ -47,8 +47,8 @@ struct RankEvent {
 
 // The data plane of one rank of a connector: reads and writes of whole requests, by block ids.
 //
-// A transfer has one id. As a consumer it ends with kReceived, as a producer with kSent; both come
-// once, when nothing touches the blocks any more.
+// A transfer has one id, which may be used again when it has ended. As a consumer it ends with
+// kReceived, as a producer with kSent; both come once, when nothing touches the blocks any more.
 //
 // Thread-safety: all methods may run at the same time. Those that wait say so.
 class Rank final : private WriterHost {
@@ -92,15 +92,16 @@ class Rank final : private WriterHost {
       SL_EXCLUDES(mutex_);
   // Whether the producers of a transfer that was told receive() answer.
   bool producers_alive(const PeerAddress& peer) const SL_EXCLUDES(mutex_);
-  // The end of a load that read() has not begun, or that nobody will report any more.
-  void end_received(const std::string& transfer_id, const Status& outcome);
+  // The end of a load that read() has not begun, or that nobody will report any more. False if it
+  // had ended.
+  bool end_received(const std::string& transfer_id, const Status& outcome);
   // Tells the producers that their blocks are not wanted (any more).
   Status release(const std::string& transfer_id, const PeerAddress& peer, const std::string& token);
 
   // Producer, read mode: blocks wait for readers. `releases`: how many; 0: as they say.
   Status offer(const std::string& transfer_id, const std::string& token, uint32_t releases);
-  // The lease is over.
-  void end_offer(const std::string& transfer_id, const Status& why);
+  // The lease is over. False if it had ended.
+  bool end_offer(const std::string& transfer_id, const Status& why);
 
   // Producer, write mode. start_write() first; then each layer of each chunk; then seal.
   Status start_write(const std::string& transfer_id, const std::string& request_id,
@@ -149,6 +150,7 @@ class Rank final : private WriterHost {
   Result<std::vector<Move>> moves_of(const std::vector<PeerRoute>& routes,
                                      const PeerLink::Wanted& wanted) SL_EXCLUDES(mutex_);
   void drop_dead_links() SL_EXCLUDES(mutex_);
+  bool have_version(const std::vector<PeerRoute>& routes) const SL_EXCLUDES(mutex_);
   MessageExtras own_extras() const;
 
   const RankOptions options_;

@@ -49,7 +49,12 @@ Status Reader::start(ReadRequest request) {
   {
     MutexLock lock(mutex_);
     if (closing_) return {Reason::kClosed, "the reader is closed"};
-    if (known_.contains(id)) {
+    const auto before = known_.find(id);
+    if (before != known_.end() && before->second.ended && !wrapper_->table().ended(id)) {
+      // The id begins anew.
+      std::erase(ended_order_, id);
+      known_.erase(before);
+    } else if (before != known_.end()) {
       return {Reason::kAlreadyExists, fmt::format("transfer {} has been started before", id)};
     }
     if (known_.size() - ended_order_.size() >= options_.max_active) {

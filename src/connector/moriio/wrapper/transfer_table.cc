@@ -124,6 +124,11 @@ bool TransferTable::ended(const std::string& transfer_id) const {
   return ended_.contains(transfer_id);
 }
 
+void TransferTable::forget(const std::string& transfer_id) {
+  MutexLock lock(mutex_);
+  forget_ended(transfer_id);
+}
+
 void TransferTable::mark_ended(const std::string& transfer_id) {
   MutexLock lock(mutex_);
   const auto at = records_.find(transfer_id);

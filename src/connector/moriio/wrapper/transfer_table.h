@@ -84,6 +84,8 @@ class TransferTable {
   // are counted. True for the first.
   bool end(EventKind kind, const std::string& transfer_id, Status outcome);
   bool ended(const std::string& transfer_id) const;
+  // The id begins anew: what has ended under it is forgotten, what is open stays.
+  void forget(const std::string& transfer_id);
   // Without event: late messages are ignored from now on.
   void mark_ended(const std::string& transfer_id);
 

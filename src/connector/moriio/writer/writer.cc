@@ -48,7 +48,7 @@ void Writer::close() {
   if (thread_.joinable()) thread_.join();
 }
 
-Result<bool> Writer::schedule(WriteTask task) {
+Result<bool> Writer::schedule(WriteTask task, const Expectation& expectation) {
   const std::string id = task.transfer_id;
   if (wrapper_->table().ended(id)) return false;
   {
@@ -70,7 +70,7 @@ Result<bool> Writer::schedule(WriteTask task) {
     wake_.notify_all();
   }
   // Without the lock: it may tell us that the blocks are known.
-  const Status expected = wrapper_->table().expect(id, {});
+  const Status expected = wrapper_->table().expect(id, expectation);
   if (expected.ok()) return true;
   start_abort(id, std::string(expected.message()));
   if (expected.code() == Code::kAlreadyExists) return false;

@@ -65,9 +65,9 @@ class Writer final : private TableObserver {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // False if the layer is scheduled already or the transfer has ended. Errors: limit (queue full),
-  // invalid_state (closed).
-  Result<bool> schedule(WriteTask task) SL_EXCLUDES(mutex_);
+  // False if the layer is scheduled already or the transfer has ended. The first task of a transfer
+  // may say which messages of it are believed. Errors: limit (queue full), invalid_state (closed).
+  Result<bool> schedule(WriteTask task, const Expectation& expectation = {}) SL_EXCLUDES(mutex_);
   bool is_scheduled(const std::string& transfer_id, const std::string& layer) const
       SL_EXCLUDES(mutex_);
   // What is scheduled so far is all there is of these transfers.

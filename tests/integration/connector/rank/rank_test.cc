@@ -240,6 +240,64 @@ TEST_F(RankTest, AnAbortedWriteIsToldToAConsumerThatComesLater) {
   EXPECT_TRUE(consumer->holds(0, 5, 0));
 }
 
+TEST_F(RankTest, AnIdCanBeUsedAgainWhenItsTransferHasEnded) {
+  const auto producer = make(shape(Role::kProducer));
+  const auto consumer = make(shape(Role::kConsumer));
+  ASSERT_OK(link(consumer->rank(), producer->address()));
+  ASSERT_OK(link(producer->rank(), consumer->address()));
+  for (int round = 1; round <= 10; ++round) {
+    producer->fill(0, 1, round);
+    ASSERT_OK(producer->rank().offer("7", "", 0));
+    const std::vector<GroupBlocks> blocks{{{2}, {1}}, {{}, {}}};
+    ASSERT_OK(consumer->rank().read("7", producer->address(), blocks, kLong));
+    ASSERT_OK(next(consumer->rank()).event.outcome);
+    EXPECT_TRUE(consumer->holds(0, 2, round));
+    ASSERT_OK(next(producer->rank()).event.outcome);
+    ASSERT_OK(producer->rank().start_write("7", "request", consumer->address(), ""));
+    producer->fill(0, 1, 100 + round);
+    const uint32_t chunk = must(producer->rank().add_chunk("7", {{0, {1}}, {0, {}}}, true));
+    ASSERT_OK(producer->rank().write_layer("7", chunk, 0, nullptr));
+    producer->rank().seal("7");
+    ASSERT_OK(
+        consumer->rank().receive("7", producer->address(), {"request", "", {{0, {3}}, {0, {}}}}));
+    ASSERT_OK(next(consumer->rank()).event.outcome);
+    EXPECT_TRUE(consumer->holds(0, 3, 100 + round));
+    ASSERT_OK(next(producer->rank()).event.outcome);
+  }
+}
+
+TEST_F(RankTest, AReleaseThatCameBeforeTheRequestIsAnswered) {
+  const auto producer = make(shape(Role::kProducer));
+  const auto consumer = make(shape(Role::kConsumer));
+  Rank& to = consumer->rank();
+  ASSERT_OK(to.receive("tx", producer->address(), {"request", "", {{0, {5}}, {0, {5}}}}));
+  ASSERT_OK(to.release("tx", producer->address(), ""));
+  ASSERT_OK(link(to, producer->address()));
+  ASSERT_OK(producer->rank().start_write("tx", "request", consumer->address(), ""));
+  EXPECT_EQ(next(to).event.kind, EventKind::kReceived);
+  EXPECT_EQ(next(producer->rank()).event.kind, EventKind::kSent);
+  EXPECT_TRUE(consumer->holds(0, 5, 0));
+}
+
+TEST_F(RankTest, AnEndThatDoesNotKnowTheTokenIsNotBelieved) {
+  const auto producer = make(shape(Role::kProducer));
+  const auto consumer = make(shape(Role::kConsumer));
+  Rank& to = consumer->rank();
+  ASSERT_OK(link(to, producer->address()));
+  ASSERT_OK(to.receive("tx", producer->address(), {"request", "secret", {{0, {5}}, {0, {5}}}}));
+  // To the consumer's notify port, as if it were a producer.
+  moriio::Wrapper forger({});
+  const Endpoint port{"127.0.0.1", static_cast<uint16_t>(consumer->address().notify_port)};
+  ASSERT_OK(forger.notify_and_wait(port, moriio::WriteDone{"tx", {}}, kLong));
+  // A message of the same connection that is acted upon shows that the one before was looked at.
+  moriio::WriteDone knows{"tx", {}};
+  knows.extras.token = "secret";
+  knows.extras.status = "ok";
+  ASSERT_OK(forger.notify_and_wait(port, knows, kLong));
+  EXPECT_EQ(next(to).event.kind, EventKind::kReceived);
+  EXPECT_NE(to.metrics_text().find("{port=\"notify\",reason=\"token\"} 1\n"), std::string::npos);
+}
+
 TEST_F(RankTest, ACacheThatDoesNotFitIsRefusedInOneLine) {
   Shape other = shape(Role::kProducer);
   other.block_size = "16";
