@@ -228,6 +228,19 @@ def test_layers_whose_attention_calls_no_hook_are_written_too(make: Any) -> None
     assert len(half.rank.named("start_write")) == 1
 
 
+def test_a_transfer_that_has_ended_takes_no_more_chunks(make: Any) -> None:
+    half = make()
+    first = WriteOrder("a", "tx-a", PEER, (Span(0, (1,)),), last=False)
+    half.step_computed(step(writes=[first]))
+    half.rank.ended = [ended("a", False, "cancelled")]
+    assert half.take_results()[0] == set()
+    written = len(half.rank.named("write"))
+    half.step_computed(step(writes=[WriteOrder("a", "tx-a", PEER, (Span(1, (2,)),), last=True)]))
+    assert len(half.rank.named("write")) == written
+    half.step_computed(step(finishes=[FinishOrder("a", "tx-a", PEER)]))
+    assert half.take_results()[0] == {"a"}
+
+
 def test_an_abort_before_anything_was_written_frees_the_blocks_at_once(make: Any) -> None:
     half = make()
     half.step_computed(step(finishes=[FinishOrder("a", "tx-a", PEER, aborted=True)]))

@@ -22,6 +22,7 @@ from .._core import (
     IOEngineConfig,
     PeerAddress,
 )
+from ..errors import NotFound
 from .groups import Pairs
 from .layers import layers_of
 from .links import Failure, Links
@@ -190,9 +191,11 @@ class Rank:
         transfer_id = order.transfer_id
         chunk = self._chunks.get(transfer_id)
         if chunk is None:
-            chunk = self._rank.add_chunk(
-                transfer_id, [(span.first, list(span.ids)) for span in order.spans], order.last
-            )
+            spans = [(span.first, list(span.ids)) for span in order.spans]
+            try:
+                chunk = self._rank.add_chunk(transfer_id, spans, order.last)
+            except NotFound:
+                return False  # It has ended meanwhile.
             self._chunks[transfer_id] = chunk
         index = self.layers.index(layer)
         return self._rank.write_layer(transfer_id, chunk, index, event) is None

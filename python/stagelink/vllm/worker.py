@@ -53,7 +53,6 @@ class _Outbound:
     request_id: str
     finished: bool = False  # The scheduler waits for the end.
     ended: bool = False
-    refused: bool = False  # It never began.
 
 
 class ConnectorWorker:
@@ -232,8 +231,7 @@ class ConnectorWorker:
         self.rank.offer(order)
 
     def _write(self, order: WriteOrder, layer: str, event: Any) -> None:
-        self._start_write(order)
-        if not self._outbound[order.transfer_id].refused:
+        if not self._start_write(order).ended:  # Else the other engine has gone, or wants none.
             self.rank.write(order, layer, event)
 
     def _start_write(self, order: WriteOrder | FinishOrder) -> _Outbound:
@@ -247,7 +245,7 @@ class ConnectorWorker:
         if failure is not None:
             logger.warning("Transfer %s: %s (%s)", order.transfer_id, failure.text, failure.reason)
             self._stats.failed(failure.reason)
-            outbound.refused = outbound.ended = True
+            outbound.ended = True
         return outbound
 
     def _event(self) -> Any:

@@ -150,10 +150,6 @@ void Rank::drop_dead_links() {
   }
 }
 
-Result<std::vector<PeerRoute>> Rank::producers(const PeerAddress& peer) const {
-  return routes_as_consumer(options_.place, peer);
-}
-
 Result<std::vector<PeerRoute>> Rank::consumers(const PeerAddress& peer, uint32_t dp_rank) const {
   PeerAddress there = peer;
   there.dp_rank = dp_rank;
@@ -266,14 +262,6 @@ Status Rank::read(const std::string& transfer_id, const PeerAddress& peer,
   return reader_->start(std::move(request));
 }
 
-Status Rank::wait_read(const std::string& transfer_id, Duration timeout) {
-  return reader_->wait(transfer_id, timeout);
-}
-
-Status Rank::cancel_read(const std::string& transfer_id, Duration timeout) {
-  return reader_->cancel(transfer_id, timeout);
-}
-
 Status Rank::receive(const std::string& transfer_id, const PeerAddress& peer,
                      Destination destination) {
   SL_ASSIGN(const std::vector<PeerRoute> routes, producers(peer));
@@ -379,7 +367,6 @@ Status Rank::start_write(const std::string& transfer_id, const std::string& requ
     sources_[transfer_id] = {request_id, peer, {}, false, {}};
   }
   wrapper_->table().forget(transfer_id);
-  // Before messages that have come are looked at: who says that nothing is wanted gets an answer.
   WriteTask begin;
   begin.request_id = request_id;
   begin.transfer_id = transfer_id;

@@ -67,7 +67,9 @@ class Rank final : private WriterHost {
   std::vector<Status> connect(std::span<const Endpoint> places, Duration timeout)
       SL_EXCLUDES(mutex_);
   // Places of `peer` that must be linked before read() or receive().
-  Result<std::vector<PeerRoute>> producers(const PeerAddress& peer) const;
+  Result<std::vector<PeerRoute>> producers(const PeerAddress& peer) const {
+    return routes_as_consumer(options_.place, peer);
+  }
   bool linked(std::span<const Endpoint> places) const SL_EXCLUDES(mutex_);
   // Where writes wait for a link; each place once.
   std::vector<Endpoint> take_wanted() SL_EXCLUDES(mutex_);
@@ -78,9 +80,13 @@ class Rank final : private WriterHost {
   Status read(const std::string& transfer_id, const PeerAddress& peer,
               std::span<const GroupBlocks> groups, Duration timeout) SL_EXCLUDES(mutex_);
   // Waits. Errors: as Reader::wait.
-  Status wait_read(const std::string& transfer_id, Duration timeout);
+  Status wait_read(const std::string& transfer_id, Duration timeout) {
+    return reader_->wait(transfer_id, timeout);
+  }
   // Waits for up to `timeout`. Errors: as Reader::cancel.
-  Status cancel_read(const std::string& transfer_id, Duration timeout);
+  Status cancel_read(const std::string& transfer_id, Duration timeout) {
+    return reader_->cancel(transfer_id, timeout);
+  }
 
   // Consumer, write mode: tells every producer rank where the blocks go.
   struct Destination {

@@ -266,19 +266,6 @@ TEST_F(RankTest, AnIdCanBeUsedAgainWhenItsTransferHasEnded) {
   }
 }
 
-TEST_F(RankTest, AReleaseThatCameBeforeTheRequestIsAnswered) {
-  const auto producer = make(shape(Role::kProducer));
-  const auto consumer = make(shape(Role::kConsumer));
-  Rank& to = consumer->rank();
-  ASSERT_OK(to.receive("tx", producer->address(), {"request", "", {{0, {5}}, {0, {5}}}}));
-  ASSERT_OK(to.release("tx", producer->address(), ""));
-  ASSERT_OK(link(to, producer->address()));
-  ASSERT_OK(producer->rank().start_write("tx", "request", consumer->address(), ""));
-  EXPECT_EQ(next(to).event.kind, EventKind::kReceived);
-  EXPECT_EQ(next(producer->rank()).event.kind, EventKind::kSent);
-  EXPECT_TRUE(consumer->holds(0, 5, 0));
-}
-
 TEST_F(RankTest, AnEndThatDoesNotKnowTheTokenIsNotBelieved) {
   const auto producer = make(shape(Role::kProducer));
   const auto consumer = make(shape(Role::kConsumer));
