@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -23,6 +24,25 @@ namespace {
 
 // Answers to a hello fit into an empty socket buffer; this only bounds a hostile guest.
 constexpr Duration kAnswerTimeout = std::chrono::milliseconds(50);
+// What a guest has for its hello before somebody of the same origin may take its place.
+constexpr Duration kGrace = std::chrono::milliseconds(100);
+
+// Whom guests have in common: an IPv4 address, an IPv6 network of 64 bits, a process of this host.
+uint64_t origin_of(int fd, Carrier carrier) noexcept {
+  if (carrier == Carrier::kUnix) {
+    ucred credentials{};
+    socklen_t size = sizeof credentials;
+    (void)::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+    return static_cast<uint64_t>(credentials.pid);
+  }
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  if (address.ss_family == AF_INET) return reinterpret_cast<sockaddr_in&>(address).sin_addr.s_addr;
+  uint64_t network = 0;
+  std::memcpy(&network, &reinterpret_cast<sockaddr_in6&>(address).sin6_addr, sizeof network);
+  return network;
+}
 
 }  // namespace
 
@@ -46,6 +66,8 @@ class Acceptor::Guest final : public transport::PollHandler {
       : acceptor_(acceptor),
         fd_(std::move(fd)),
         carrier_(carrier),
+        origin_(origin_of(fd_.get(), carrier)),
+        grace_(Deadline::in(kGrace)),
         deadline_(deadline),
         handshake_(acceptor.core_.auth_key()) {}
 
@@ -63,6 +85,8 @@ class Acceptor::Guest final : public transport::PollHandler {
   int fd() const noexcept { return fd_.get(); }
   UniqueFd take_fd() noexcept { return std::move(fd_); }
   Carrier carrier() const noexcept { return carrier_; }
+  uint64_t origin() const noexcept { return origin_; }
+  bool had_its_time() const noexcept { return grace_.passed(); }
   bool overdue() const noexcept { return deadline_.passed(); }
 
  private:
@@ -85,6 +109,8 @@ class Acceptor::Guest final : public transport::PollHandler {
   Acceptor& acceptor_;
   UniqueFd fd_;
   const Carrier carrier_;
+  const uint64_t origin_;
+  const Deadline grace_;
   const Deadline deadline_;
   OwnerHandshake handshake_;
 };
@@ -148,22 +174,44 @@ void Acceptor::accept_from(int listener, Carrier carrier) {
     }
     return;
   }
-  const auto same = std::count_if(guests_.begin(), guests_.end(),
-                                  [&](const auto& guest) { return guest->carrier() == carrier; });
-  if (static_cast<size_t>(same) >= kMaxGuests) {
-    refuse(fd.get(), Status(Reason::kTooManyPeers, "too many handshakes at once; try again"));
-    core_.metrics().add(metrics::Counter::kHandshakesRefused);
-    return;
-  }
   if (carrier == Carrier::kTcp) transport::tune_tcp(fd.get());
-  guests_.push_back(std::make_unique<Guest>(*this, std::move(fd), carrier,
-                                            Deadline::in(core_.options().connect_timeout)));
-  Guest& guest = *guests_.back();
-  const Status added = core_.loop().poller().add(guest.fd(), EPOLLIN, &guest);
-  if (!added.ok()) {
-    core_.report("accept", added);
-    guests_.pop_back();
+  auto newcomer = std::make_unique<Guest>(*this, std::move(fd), carrier,
+                                          Deadline::in(core_.options().connect_timeout));
+  if (Guest* const leaves = one_too_many(carrier, *newcomer)) {
+    turn_away(*leaves);
+    if (leaves == newcomer.get()) return;
+    dismiss(*leaves);
   }
+  const Status added = core_.loop().poller().add(newcomer->fd(), EPOLLIN, newcomer.get());
+  if (!added.ok()) return core_.report("accept", added);
+  guests_.push_back(std::move(newcomer));
+}
+
+// Who has to leave so that there are no more than kMaxGuests: of the origin with most of them the
+// oldest, or the newcomer if it is of that origin itself and nobody there has had its time. Null:
+// there is room.
+Acceptor::Guest* Acceptor::one_too_many(Carrier carrier, Guest& newcomer) const {
+  size_t all = 0;
+  size_t most = 0;
+  Guest* oldest = nullptr;  // The list is in the order of arrival.
+  for (const auto& guest : guests_) {
+    if (guest->carrier() != carrier) continue;
+    ++all;
+    const auto alike = std::count_if(guests_.begin(), guests_.end(), [&](const auto& other) {
+      return other->carrier() == carrier && other->origin() == guest->origin();
+    });
+    if (static_cast<size_t>(alike) <= most) continue;
+    most = static_cast<size_t>(alike);
+    oldest = guest.get();
+  }
+  if (all < kMaxGuests) return nullptr;
+  const bool stays = oldest->origin() == newcomer.origin() && !oldest->had_its_time();
+  return stays ? &newcomer : oldest;
+}
+
+void Acceptor::turn_away(Guest& guest) {
+  refuse(guest.fd(), Status(Reason::kTooManyPeers, "too many handshakes at once; try again"));
+  core_.metrics().add(metrics::Counter::kHandshakesRefused);
 }
 
 void Acceptor::pause(bool paused) noexcept {

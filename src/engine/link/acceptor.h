@@ -22,7 +22,9 @@ enum class Carrier : uint8_t { kUnix, kTcp };
 
 // Accepts connections on the UNIX socket and on the TCP listener, and hears their hello. Until
 // then a connection is a Guest: at most kMaxGuests on each, so that strangers on the network do not
-// keep out the peers of this host; each with a deadline.
+// keep out the peers of this host; each with a deadline. Where there are as many, one of the origin
+// with most of them has to leave for a newcomer from elsewhere, so that one host or process cannot
+// keep out the others.
 //
 // Thread-safety: create() and addresses from any thread; the rest on the progress loop.
 class Acceptor final {
@@ -57,6 +59,8 @@ class Acceptor final {
 
   Acceptor(EngineCore& core, std::string socket_path) noexcept;
   void accept_from(int listener, Carrier carrier);
+  Guest* one_too_many(Carrier carrier, Guest& newcomer) const;
+  void turn_away(Guest& guest);
   void dismiss(Guest& guest) noexcept;
   void hear(Guest& guest, const wire::Hello& hello);
   Status check_hello(int fd, Carrier carrier, const wire::Hello& hello) const;
