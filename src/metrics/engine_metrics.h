@@ -18,7 +18,8 @@ enum class Counter : uint8_t {
   kWrittenBytes,          // written_bytes
   kShmBytes,              // shm_bytes
   kCmaBytes,              // cma_bytes
-  kStreamBytes,           // stream_bytes
+  kUnixBytes,             // unix_bytes: by stream over the peer's UNIX socket
+  kTcpBytes,              // tcp_bytes
   kServedBytes,           // served_bytes: moved by our stream server for peers
   kNotificationsSent,
   kNotificationsReceived,

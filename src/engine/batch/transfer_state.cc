@@ -273,7 +273,11 @@ void TransferState::count_outcome(const Status& outcome) {
   const uint64_t shm_bytes = plan_.copy_bytes - plan_.cma_bytes;
   if (shm_bytes != 0) metrics.add(metrics::Counter::kShmBytes, shm_bytes);
   if (plan_.cma_bytes != 0) metrics.add(metrics::Counter::kCmaBytes, plan_.cma_bytes);
-  if (plan_.posted_bytes != 0) metrics.add(metrics::Counter::kStreamBytes, plan_.posted_bytes);
+  if (plan_.posted_bytes != 0) {
+    const bool tcp = peer().stream_kind() == transport::TransportKind::kTcp;
+    metrics.add(tcp ? metrics::Counter::kTcpBytes : metrics::Counter::kUnixBytes,
+                plan_.posted_bytes);
+  }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - setup_.started;
   metrics.observe(metrics::Histogram::kTransferSeconds, took.count());
   metrics.observe(metrics::Histogram::kTransferBytes, static_cast<double>(total_bytes_all_));

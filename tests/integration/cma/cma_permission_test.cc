@@ -136,7 +136,7 @@ int plain_reader(Channel& parent) {
     std::string report = status.ok() ? "ok" : status.to_string();
     if (status.ok() && first_wrong(memory.bytes(), kSeed)) report = "wrong bytes";
     report += metric(*engine, "cma_bytes_total") > 0 ? "; by cma" : "";
-    report += metric(*engine, "stream_bytes_total") > 0 ? "; by stream" : "";
+    report += metric(*engine, "unix_bytes_total") > 0 ? "; by stream" : "";
     parent.send(report);
     parent.send(caught.text());
   } while (parent.receive_text());

@@ -34,10 +34,10 @@ class CmaTest : public EngineTest {
     auto transfer = write ? session.write(ranges.list()) : session.read(ranges.list());
     return transfer.ok() ? transfer->wait(5s) : transfer.status();
   }
-  // Of `engine`, in this order: shm, cma, stream.
+  // Of `engine`, in this order: shm, cma, unix.
   static std::vector<double> bytes_by_transport(const Engine& engine) {
     return {metric(engine, "shm_bytes_total"), metric(engine, "cma_bytes_total"),
-            metric(engine, "stream_bytes_total")};
+            metric(engine, "unix_bytes_total")};
   }
   // A batch that held `ranges` of a pattern at the same places on both sides.
   static void expect_moved(std::span<const std::byte> memory, const Ranges& ranges, uint64_t seed) {
@@ -165,7 +165,7 @@ TEST_F(CmaTest, AnOwnerWithoutCmaIsNotCopiedFrom) {
   shy.transports = {"shm", "unix"};
   Link link(options("reader"), shy, Path::kCma, kBytes);
   ASSERT_OK(must(link.session.read(whole(kBytes))).wait(5s));
-  EXPECT_EQ(metric(*link.engine, "stream_bytes_total"), kBytes);
+  EXPECT_EQ(metric(*link.engine, "unix_bytes_total"), kBytes);
   EXPECT_NE(link.session.explain().find("does not offer"), std::string::npos)
       << link.session.explain();
   const auto engine = must(Engine::create(cma_only("other")));
