@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <nlohmann/json.hpp>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include "base/deadline.h"
@@ -108,6 +109,23 @@ class HalvesTest : public ::testing::Test {
   std::optional<Command> decode_;
 };
 
+// Listens there until the first connection, and leaves no trace of itself.
+bool somebody_came_to(uint16_t port) {
+  const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int one = 1;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(listener.get(), 8) != 0) {
+    return false;
+  }
+  pollfd guest{listener.get(), POLLIN, 0};
+  return ::poll(&guest, 1, 60'000) == 1;
+}
+
 struct Way {
   const char* mode;
   const char* transport;
@@ -148,7 +166,7 @@ INSTANTIATE_TEST_SUITE_P(, HalvesWayTest,
 
 TEST_F(HalvesTest, TheDecodeHalfMayComeFirst) {
   start_decode({});
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // Not needed for the outcome.
+  ASSERT_TRUE(somebody_came_to(port_));
   start_prefill({});
   EXPECT_EQ(decode_->wait(), 0) << said();
   EXPECT_EQ(prefill_->wait(), 0) << said();
@@ -247,6 +265,22 @@ TEST_F(HalvesTest, AKilledDecodeHalfEndsThePrefillHalf) {
   EXPECT_EQ(decode_->wait(), -SIGKILL);
   EXPECT_EQ(prefill_->wait(), 1);
   EXPECT_THAT(prefill_->err(), HasSubstr("the decode half at 127.0.0.1 has gone"));
+  reclaim_as_the_next_engine_does();
+}
+
+// It is silent, and its connection stays: given up after 20 s, and told so when it goes on.
+TEST_F(HalvesTest, AStoppedHalfEndsTheOtherAndItselfOnceItGoesOn) {
+  trace_ = dir_.write("trace.jsonl", small_trace(200, 300));  // A minute, if nothing happened.
+  start({"--rate", "1"});
+  ASSERT_GT(rank(*decode_, "decode-0"), 0);
+  ASSERT_GT(rank(*prefill_, "prefill-0"), 0);
+  ASSERT_EQ(::kill(prefill_->pid(), SIGSTOP), 0);
+  EXPECT_EQ(decode_->wait(), 1);
+  EXPECT_THAT(decode_->err(), HasSubstr("the prefill half at 127.0.0.1:" + std::to_string(port_)));
+  EXPECT_THAT(decode_->err(), HasSubstr("silent"));
+  ASSERT_EQ(::kill(prefill_->pid(), SIGCONT), 0);
+  EXPECT_EQ(prefill_->wait(), 1);
+  EXPECT_THAT(prefill_->err(), HasSubstr("the decode half at 127.0.0.1"));
   reclaim_as_the_next_engine_does();
 }
 
