@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <pthread.h>
 
+#include "base/fork_guard.h"
+
 namespace stagelink::moriio {
 namespace {
 
@@ -28,13 +30,18 @@ struct Reader::Transfer {
 };
 
 Reader::Reader(const ReaderOptions& options, std::shared_ptr<Wrapper> wrapper)
-    : options_(options), wrapper_(std::move(wrapper)) {
+    : options_(options), wrapper_(std::move(wrapper)), fork_token_(ForkGuard::arm()) {
   thread_ = std::thread([this] { run(); });
 }
 
 Reader::~Reader() { close(); }
 
 void Reader::close() {
+  if (ForkGuard::forked(fork_token_)) {
+    // The thread is the parent's.
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   MutexLock join_lock(join_mutex_);
   {
     MutexLock lock(mutex_);
@@ -45,6 +52,7 @@ void Reader::close() {
 }
 
 Status Reader::start(ReadRequest request) {
+  if (ForkGuard::forked(fork_token_)) return forked_status("the reader");
   const std::string id = request.transfer_id;
   {
     MutexLock lock(mutex_);

@@ -95,6 +95,7 @@ class Reader {
   Mutex join_mutex_;
 
   std::map<std::string, std::unique_ptr<Transfer>> transfers_;  // Of the thread.
+  const uint64_t fork_token_;
   std::thread thread_;
 };
 

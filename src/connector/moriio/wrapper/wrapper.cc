@@ -4,13 +4,14 @@
 
 #include <fmt/format.h>
 
-#include "base/log.h"
+#include "base/fork_guard.h"
 #include "base/random.h"
 
 namespace stagelink::moriio {
 namespace {
 
 Status closed() { return {Reason::kClosed, "the wrapper is closed"}; }
+Status forked_wrapper() { return forked_status("the wrapper"); }
 
 Reject reject_of(const Status& failure) {
   switch (failure.reason()) {
@@ -34,7 +35,10 @@ void append_rejects(std::string& text, const RejectCounter& rejects, std::string
 }  // namespace
 
 Wrapper::Wrapper(const WrapperOptions& options)
-    : options_(options), incarnation_(random_instance_id().to_string()), table_(options.table) {}
+    : options_(options),
+      incarnation_(random_instance_id().to_string()),
+      fork_token_(ForkGuard::arm()),
+      table_(options.table) {}
 
 Wrapper::~Wrapper() { close(); }
 
@@ -48,6 +52,7 @@ Result<std::shared_ptr<zmq::Context>> Wrapper::context() {
 }
 
 Result<Endpoint> Wrapper::listen(const zmq::BindOptions& options) {
+  if (forked()) return forked_wrapper();
   MutexLock lock(mutex_);
   if (listener_ != nullptr) return listener_->endpoint();
   SL_ASSIGN(auto zmq_context, context());
@@ -59,6 +64,7 @@ Result<Endpoint> Wrapper::listen(const zmq::BindOptions& options) {
 
 Result<Endpoint> Wrapper::serve_metadata(const zmq::BindOptions& options,
                                          const PeerMetadata& metadata) {
+  if (forked()) return forked_wrapper();
   MutexLock lock(mutex_);
   if (server_ != nullptr) {
     return Status(Reason::kAlreadyExists, "the metadata is being served already");
@@ -73,6 +79,7 @@ Result<Endpoint> Wrapper::serve_metadata(const zmq::BindOptions& options,
 
 Result<std::vector<Result<PeerMetadata>>> Wrapper::fetch_metadata(std::span<const Endpoint> peers,
                                                                   Duration timeout) {
+  if (forked()) return forked_wrapper();
   std::shared_ptr<zmq::Context> zmq_context;
   {
     MutexLock lock(mutex_);
@@ -82,6 +89,7 @@ Result<std::vector<Result<PeerMetadata>>> Wrapper::fetch_metadata(std::span<cons
 }
 
 Result<std::shared_ptr<zmq::Senders>> Wrapper::senders() {
+  if (forked()) return forked_wrapper();
   MutexLock lock(mutex_);
   if (closed_) return closed();
   if (senders_ == nullptr) {
@@ -148,7 +156,17 @@ std::string Wrapper::metrics_text() const {
   return text;
 }
 
+bool Wrapper::forked() const noexcept { return ForkGuard::forked(fork_token_); }
+
+void Wrapper::abandon() {
+  (void)listener_.release();
+  (void)server_.release();
+  (void)new std::shared_ptr<zmq::Senders>(std::move(senders_));
+  (void)new std::shared_ptr<zmq::Context>(std::move(context_));
+}
+
 void Wrapper::close() {
+  if (forked()) return abandon();
   std::unique_ptr<zmq::Listener> listener;
   std::unique_ptr<HandshakeServer> server;
   std::shared_ptr<zmq::Senders> all;

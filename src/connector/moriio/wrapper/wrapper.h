@@ -20,7 +20,8 @@ struct WrapperOptions {
 };
 
 // The control plane of one rank: it listens for notifications, sends them, answers and asks for
-// metadata, and keeps the table of transfers. ZeroMQ is loaded when the first of these is used.
+// metadata, and keeps the table of transfers. ZeroMQ is loaded when the first of these is used. In
+// a forked child it answers invalid_state (forked) and lets go of nothing.
 //
 // Thread-safety: all methods may run at the same time.
 class Wrapper final : private zmq::MessageHandler {
@@ -62,10 +63,14 @@ class Wrapper final : private zmq::MessageHandler {
  private:
   std::vector<zmq::Frames> on_message(zmq::Frames frames) override;
   Result<std::shared_ptr<zmq::Context>> context() SL_REQUIRES(mutex_);
+  bool forked() const noexcept;
+  // In a forked child: threads and sockets are the parent's, and locks as they were.
+  void abandon() SL_TSA(no_thread_safety_analysis);
   Result<std::shared_ptr<zmq::Senders>> senders() SL_EXCLUDES(mutex_);
 
   const WrapperOptions options_;
   const std::string incarnation_;
+  const uint64_t fork_token_;
   TransferTable table_;
 
   mutable Mutex mutex_;

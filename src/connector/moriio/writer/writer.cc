@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/fork_guard.h"
 #include "connector/moriio/writer/write_transfer.h"
 
 namespace stagelink::moriio {
@@ -30,7 +31,10 @@ std::string_view write_state_name(WriteState state) noexcept {
 
 Writer::Writer(const WriterOptions& options, std::shared_ptr<Wrapper> wrapper,
                std::shared_ptr<WriterHost> host)
-    : options_(options), wrapper_(std::move(wrapper)), host_(std::move(host)) {
+    : options_(options),
+      wrapper_(std::move(wrapper)),
+      host_(std::move(host)),
+      fork_token_(ForkGuard::arm()) {
   wrapper_->table().observe(this);
   thread_ = std::thread([this] { run(); });
 }
@@ -38,6 +42,11 @@ Writer::Writer(const WriterOptions& options, std::shared_ptr<Wrapper> wrapper,
 Writer::~Writer() { close(); }
 
 void Writer::close() {
+  if (ForkGuard::forked(fork_token_)) {
+    // The thread is the parent's.
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   MutexLock join_lock(join_mutex_);
   wrapper_->table().observe(nullptr);
   {
@@ -49,32 +58,44 @@ void Writer::close() {
 }
 
 Result<bool> Writer::schedule(WriteTask task, const Expectation& expectation) {
+  if (ForkGuard::forked(fork_token_)) return forked_status("the writer");
   const std::string id = task.transfer_id;
-  if (wrapper_->table().ended(id)) return false;
   {
     MutexLock lock(mutex_);
-    if (closing_) return Status(Reason::kClosed, "the writer is closed");
-    if (queued_ >= options_.max_queued) {
-      return Status(Reason::kLimit, fmt::format("{} layers wait to be written", queued_));
-    }
+    if (const auto refused = refusal(task)) return *refused;
+  }
+  // Without the lock: it may tell us that the blocks are known. The task, once it is there, finds
+  // them by itself.
+  const Status expected = wrapper_->table().expect(id, expectation);
+  if (expected.code() == Code::kAlreadyExists) return false;
+  if (!expected.ok()) return expected;
+  {
+    MutexLock lock(mutex_);
+    if (const auto refused = refusal(task)) return *refused;
     const auto [at, fresh] = scheduled_.try_emplace(id);
-    if (at->second.layers.contains(task.layer)) return false;
-    if (at->second.sealed) {
-      return Status(Reason::kInvalidState,
-                    fmt::format("{} is sealed, {} comes too late", id, task.layer));
-    }
     at->second.layers.insert(task.layer);
     if (fresh) unsealed_.push_back(id);
     ++queued_;
     items_.push_back({Item::Kind::kTask, id, std::move(task), {}});
     wake_.notify_all();
   }
-  // Without the lock: it may tell us that the blocks are known.
-  const Status expected = wrapper_->table().expect(id, expectation);
-  if (expected.ok()) return true;
-  start_abort(id, std::string(expected.message()));
-  if (expected.code() == Code::kAlreadyExists) return false;
-  return expected;
+  // A release that came between the two found nobody at work.
+  if (wrapper_->table().ended(id)) start_abort(id, "the transfer has ended");
+  return true;
+}
+
+// Why a task is not taken; nullopt if it is.
+std::optional<Result<bool>> Writer::refusal(const WriteTask& task) const {
+  if (closing_) return Status(Reason::kClosed, "the writer is closed");
+  if (queued_ >= options_.max_queued) {
+    return Status(Reason::kLimit, fmt::format("{} layers wait to be written", queued_));
+  }
+  const auto at = scheduled_.find(task.transfer_id);
+  if (at == scheduled_.end()) return std::nullopt;
+  if (at->second.layers.contains(task.layer)) return false;
+  if (!at->second.sealed) return std::nullopt;
+  return Status(Reason::kInvalidState,
+                fmt::format("{} is sealed, {} comes too late", task.transfer_id, task.layer));
 }
 
 bool Writer::is_scheduled(const std::string& transfer_id, const std::string& layer) const {

@@ -114,6 +114,7 @@ class Writer final : private TableObserver {
   void set_timer(Transfer& transfer);
   std::vector<std::string> due();
   bool push(Item item) SL_EXCLUDES(mutex_);
+  std::optional<Result<bool>> refusal(const WriteTask& task) const SL_REQUIRES(mutex_);
 
   const WriterOptions options_;
   const std::shared_ptr<Wrapper> wrapper_;
@@ -138,6 +139,7 @@ class Writer final : private TableObserver {
   std::set<std::string> attention_;  // To be looked after in this round.
   std::set<std::string> flying_;     // With batches on their way.
   std::set<std::pair<Deadline::Clock::time_point, std::string>> timers_;
+  const uint64_t fork_token_;
   std::thread thread_;
 };
 
