@@ -269,6 +269,7 @@ def _handle(
 
 def _submit(llm: Any, connection: multiprocessing.connection.Connection, job: Job) -> None:
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     extra = {"kv_transfer_params": job.params} if job.params is not None else None
     settings = {"temperature": 0.0, "max_tokens": job.max_tokens, **job.sampling}
@@ -276,7 +277,7 @@ def _submit(llm: Any, connection: multiprocessing.connection.Connection, job: Jo
         llm.llm_engine.add_request(
             job.request_id,
             {"prompt_token_ids": job.prompt},
-            SamplingParams(extra_args=extra, **settings),
+            SamplingParams(extra_args=extra, output_kind=RequestOutputKind.FINAL_ONLY, **settings),
         )
     except Exception:
         connection.send(("finished", job.request_id, traceback.format_exc()))
