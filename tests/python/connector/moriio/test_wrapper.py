@@ -1,5 +1,7 @@
 """``MoRIIOWrapper``: the surface that vLLM 0.32's worker uses."""
 
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -250,5 +252,32 @@ def test_one_session_serves_all_layers_of_one_pair_of_memories() -> None:
         ]
         first = pair.producer.build_session(metas[0][0], metas[1][0])
         assert pair.producer.build_session(metas[0][0], metas[1][0]) is first
+    finally:
+        pair.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_lets_go_of_nothing_and_does_not_hang() -> None:
+    pair = Pair()
+    try:
+        pair.listen()
+        assert pair.writer.schedule_write(pair.task("tx", LAYERS[0]))
+        child = os.fork()
+        if child == 0:
+            signal.alarm(30)
+            code = 1
+            try:
+                with pytest.raises(MoRIIOError, match="forked"):
+                    pair.producer.send_notify("tx", "127.0.0.1", 1, "release")
+                assert not pair.writer.schedule_write(pair.task("other", LAYERS[0]))
+                pair.writer.shutdown()
+                pair.producer.shutdown()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        pair.producer.done_remote_allocate_req_dict["tx"] = RemoteAllocInfo(block_ids=[3, 4])
+        pair.writer.seal_pending_transfers()
+        assert eventually(lambda: "tx" in pair.consumer.done_write_cache_req_ids)
     finally:
         pair.close()
