@@ -1,5 +1,6 @@
 """NIXL on the work unit, in its better setting for two cores: no progress thread, both processes
-pinned, descriptor lists prepared once. The target polls, as it must without the thread."""
+pinned, descriptor lists prepared once. The target polls, as it must without the thread. With
+NIXL_PROGRESS_THREAD=1 in the environment it has its default progress thread."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ import numpy.typing as npt
 import peer_harness as harness
 from nixl_cu12 import nixl_agent, nixl_agent_config
 
+PROGRESS_THREAD = os.environ.get("NIXL_PROGRESS_THREAD") == "1"
+
 Indices = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
 def make_agent(name: str) -> nixl_agent:
-    agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=False, backends=[]))
+    agent = nixl_agent(name, nixl_agent_config(enable_prog_thread=PROGRESS_THREAD, backends=[]))
     agent.create_backend("UCX", {"num_workers": "1"})
     return agent
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/moriio/moriio_groups.h"
 #include "cli/bench/network/network_groups.h"
 #include "cli/bench/suite/groups.h"
 
@@ -20,7 +21,9 @@ const char* relation_of(Goal goal) noexcept { return goal == Goal::kAtLeast ? ">
 }  // namespace
 
 Status run_suite(std::string_view name, SuiteContext& context) {
-  const std::span<const Group> groups = name == "network" ? network_groups() : engine_groups();
+  const std::span<const Group> groups = name == "network"  ? network_groups()
+                                        : name == "moriio" ? moriio_groups()
+                                                           : engine_groups();
   const std::string& only = context.options().only;
   bool found = false;
   for (const Group& group : groups) {

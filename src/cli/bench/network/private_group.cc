@@ -1,7 +1,7 @@
 #include <array>
 #include <string>
 
-#include "cli/bench/limit/read_limit.h"
+#include "cli/bench/limit/vector_limit.h"
 #include "cli/bench/network/network_groups.h"
 #include "cli/bench/network/private_rig.h"
 
@@ -24,7 +24,7 @@ constexpr std::array kCases = {
 
 Status run_case(SuiteContext& context, Rig& rig, const ReadCase& item) {
   SL_ASSIGN(Session* const session, rig.session(MemoryKind::kPrivate));
-  ReadLimit limit(rig.target().pid(), rig.remote().address,
+  VectorLimit limit(rig.target().pid(), rig.remote().address,
                   rig.local(MemoryKind::kPrivate).bytes());
   SL_ASSIGN(const Measurement measured,
             measure(item.shape, {Rig::contender(*session, Op::kRead), limit.read()},

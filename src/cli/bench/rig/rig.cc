@@ -84,6 +84,10 @@ Contender Rig::contender(Session& session, Op op) {
 
 Status Rig::verify(Op op, MemoryKind kind, const Shape& shape) {
   SL_ASSIGN(Session * opened, session(kind));
+  return verify(op, kind, shape, contender(*opened, op));
+}
+
+Status Rig::verify(Op op, MemoryKind kind, const Shape& shape, const Contender& contender) {
   const Picks picks = make_picks(shape, kVerifySeed);
   if (op == Op::kRead) {
     for (const uint64_t offset : picks.local) {
@@ -93,7 +97,7 @@ Status Rig::verify(Op op, MemoryKind kind, const Shape& shape) {
     SL_TRY(target_->poison(remote_.number, shape, kVerifySeed));
   }
   Sample sample;
-  SL_TRY(contender(*opened, op)(picks, sample));
+  SL_TRY(contender(picks, sample));
   SL_ASSIGN(const uint64_t right, count_right(op, kind, shape, picks));
   if (right == shape.blocks) return Status();
   return Status(Reason::kCorrupt,

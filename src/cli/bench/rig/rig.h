@@ -57,6 +57,8 @@ class Rig {
   // Moves one more repetition into poisoned blocks and compares every byte. Errors: corrupt, with
   // the count of wrong blocks.
   Status verify(Op op, MemoryKind kind, const Shape& shape);
+  // The same for another contender that moves what `op` moves.
+  Status verify(Op op, MemoryKind kind, const Shape& shape, const Contender& contender);
 
  private:
   Rig() = default;

@@ -24,7 +24,7 @@ Status run_peer_group(SuiteContext& context);
 Status run_layers_group(SuiteContext& context);
 // submit submit-cancel
 Status run_submit_group(SuiteContext& context);
-// shm-8b shm-8b-py
+// shm-8b shm-8b-py submit-py
 Status run_small_group(SuiteContext& context);
 // notify notify-asleep notify-asleep-cpu
 Status run_notify_group(SuiteContext& context);

@@ -27,6 +27,8 @@ enum class Request : uint32_t {
   kPoison,      // values: region, block_bytes, blocks, seed. The remote picks are overwritten.
   kCheck,       // The same and a salt. Answer: values[0] is the number of blocks that are right.
   kReceive,     // values: count, asleep. Answer: values p50, p99 in nanoseconds.
+  kListen,      // From now on hears write_done. Answer: values: port; payload: host.
+  kArrivals,    // values: count. Once as many more have come; answer: see moriio/notice_log.h.
   kIdle,        // values: milliseconds spent asleep, waiting for notifications.
   kStop,
 };

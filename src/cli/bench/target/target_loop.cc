@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cli/bench/limit/socket_server.h"
+#include "cli/bench/moriio/notice_log.h"
 #include "cli/bench/rig/percentile.h"
 #include "cli/bench/rig/private_memory.h"
 #include "cli/bench/rig/process_load.h"
@@ -48,6 +49,8 @@ class Target {
       case Request::kPoison: return poison(request);
       case Request::kCheck: return check(request);
       case Request::kReceive: return receive(request.values[0], request.values[1] != 0);
+      case Request::kListen: return listen();
+      case Request::kArrivals: return arrivals(request.values[0]);
       case Request::kIdle: return idle(std::chrono::milliseconds(request.values[0]));
       case Request::kStop: return stop();
     }
@@ -133,6 +136,22 @@ class Target {
     return message;
   }
 
+  Result<Message> listen() {
+    if (notices_ == nullptr) {
+      SL_ASSIGN(notices_, NoticeLog::start());
+    }
+    Message message;
+    message.values[0] = notices_->endpoint().port;
+    const auto host = std::as_bytes(std::span(notices_->endpoint().host));
+    message.payload.assign(host.begin(), host.end());
+    return message;
+  }
+
+  Result<Message> arrivals(uint64_t count) {
+    if (notices_ == nullptr) return Status(Reason::kInvalidArgument, "nobody listens");
+    return notices_->await(count);
+  }
+
   Result<Message> receive(uint64_t count, bool asleep) {
     const Deadline deadline = Deadline::in(kReceiveTimeout);
     std::vector<double> delays_us;
@@ -185,6 +204,7 @@ class Target {
   std::unique_ptr<Engine> engine_;
   std::vector<Region> regions_;
   std::vector<Hosted> hosted_;
+  std::unique_ptr<NoticeLog> notices_;
 };
 
 Status serve(const TargetOptions& options) {

@@ -163,6 +163,27 @@ Status TargetProcess::begin_socket(uint64_t region, uint16_t port) {
 
 Status TargetProcess::end_socket() { return end().status(); }
 
+Result<Endpoint> TargetProcess::listen() {
+  Message message;
+  message.request = Request::kListen;
+  SL_ASSIGN(const Message answer, ask(message));
+  return Endpoint{answer.text(), static_cast<uint16_t>(answer.values[0])};
+}
+
+Status TargetProcess::begin_arrivals(uint64_t count) {
+  Message message;
+  message.request = Request::kArrivals;
+  message.values[0] = count;
+  return begin(message);
+}
+
+Result<Arrivals> TargetProcess::end_arrivals() {
+  SL_ASSIGN(const Message answer, end());
+  return Arrivals{.last_us = static_cast<double>(answer.values[0]) * 1e-3,
+                  .p50_us = static_cast<double>(answer.values[1]) * 1e-3,
+                  .p99_us = static_cast<double>(answer.values[2]) * 1e-3};
+}
+
 Status TargetProcess::begin_idle(std::chrono::milliseconds duration) {
   Message message;
   message.request = Request::kIdle;

@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include "base/endpoint.h"
 #include "cli/bench/rig/work_unit.h"
 #include "cli/bench/target/control_channel.h"
 #include "stagelink/region.h"
@@ -33,6 +34,13 @@ struct TargetRegion {
 struct HostedEngine {
   std::vector<std::byte> engine;  // Its descriptor.
   RegionDesc region;
+};
+
+// Of write_dones with clocked ids.
+struct Arrivals {
+  double last_us = 0;  // By the clock of now_us().
+  double p50_us = 0;
+  double p99_us = 0;
 };
 
 struct Latency {
@@ -74,6 +82,11 @@ class TargetProcess {
   // The target connects to `port` and serves that connection until it ends (SocketLimit).
   Status begin_socket(uint64_t region, uint16_t port);
   Status end_socket();
+  // The notify port of a decode rank; one for each target.
+  Result<Endpoint> listen();
+  // Between the two calls the caller causes `count` write_dones.
+  Status begin_arrivals(uint64_t count);
+  Result<Arrivals> end_arrivals();
   Status begin_idle(std::chrono::milliseconds duration);
   Status end_idle();
 
