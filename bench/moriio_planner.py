@@ -1,7 +1,7 @@
 """How long vLLM's own MoRIIO connector takes to plan one layer. Prints {"p50_us": ...}.
 
-The same work as the case `planner` of the suite `moriio`: pairs of random blocks of a cache whose keys
-and values lie apart. Runs with a Python that has vLLM.
+The same work as the case `planner` of the suite `moriio`: pairs of random blocks of a cache whose
+keys and values lie apart. Runs with a Python that has vLLM.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ LAYER = "model.layers.0.self_attn.attn"
 
 
 def main() -> None:
-    cache = torch.empty(
-        (2, BLOCKS, TOKENS, HEADS, HEAD_SIZE), dtype=torch.bfloat16, device="meta"
-    )
+    cache = torch.empty((2, BLOCKS, TOKENS, HEADS, HEAD_SIZE), dtype=torch.bfloat16, device="meta")
     spec = FullAttentionSpec(
         block_size=TOKENS, num_kv_heads=HEADS, head_size=HEAD_SIZE, dtype=torch.bfloat16
     )
