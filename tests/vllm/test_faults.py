@@ -188,11 +188,14 @@ def test_a_model_with_sliding_windows_gives_the_same_tokens(
     decode = engines.start("decode", decode_setup, prepare("shm"))
     pair = Pair(write_mode, prefill_setup, decode_setup, prefill.wait_ready(), decode.wait_ready())
     alone.wait_ready()
-    for length in (20, 128, 129, 300, 415):
+    for length in (20, 128, 129, 300, 415, 420):
         tokens = prompt(300 + length, length)
         before = prefill.call(inside.bytes_moved) + decode.call(inside.bytes_moved)
         assert pair.run(tokens, TOKENS).tokens == wanted(alone, tokens), length
-        assert prefill.call(inside.bytes_moved) + decode.call(inside.bytes_moved) > before
+        moved = prefill.call(inside.bytes_moved) + decode.call(inside.bytes_moved) - before
+        # After 415 tokens prefill's window has just left the block that holds token 287, which the
+        # last token still looks at: in read mode decode finds it gone, and computes the prompt.
+        assert (moved > 0) == (write_mode or length != 415), length
     pair.settle()
 
 
