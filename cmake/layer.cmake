@@ -11,7 +11,8 @@ set(STAGELINK_ALONE
   shared_pages.cc stream/frame_sender.cc stream/stream_serving.cc moriio/io/memory_desc.cc
   moriio/messages/heartbeat.cc moriio/messages/notify_message.cc moriio/options.cc
   moriio/writer/write_thread.cc bench/network/tcp_group.cc bench/suite/replay_group.cc
-  bench/target/target_process.cc replay/report/statistics.cc replay/run_plan.cc)
+  bench/target/target_process.cc replay/rank/prefill_link.cc replay/report/statistics.cc
+  replay/run_plan.cc)
 
 function(stagelink_layer name)
   cmake_parse_arguments(ARG "" "" "EXCLUDE;LINK" ${ARGN})
@@ -72,6 +73,14 @@ function(stagelink_unite target folder)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   file(GLOB alone ${folder}/copy_x86/*.cc)
+  if(target STREQUAL "stagelink_cli")
+    # By folder, so that a new file meets only those that stand beside it.
+    set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+    foreach(part bench/limit bench/rig replay replay/halves replay/rank)
+      file(GLOB united ${folder}/${part}/*.cc)
+      set_source_files_properties(${united} PROPERTIES UNITY_GROUP ${part})
+    endforeach()
+  endif()
   foreach(file IN LISTS STAGELINK_ALONE)
     if(EXISTS ${folder}/${file})
       list(APPEND alone ${folder}/${file})

@@ -12,7 +12,7 @@ namespace stagelink::cli::bench {
 
 namespace {
 
-constexpr size_t kVectorsPerCall = 1024;
+constexpr size_t kMostVectors = 1024;
 
 std::byte* end_of(const iovec& vector) noexcept {
   return static_cast<std::byte*>(vector.iov_base) + vector.iov_len;
@@ -47,8 +47,8 @@ Status VectorLimit::move(const Picks& picks, Call call) {
       there_.push_back({there, picks.sizes[i]});
     }
   }
-  for (size_t at = 0; at < here_.size(); at += kVectorsPerCall) {
-    const size_t count = std::min(kVectorsPerCall, here_.size() - at);
+  for (size_t at = 0; at < here_.size(); at += kMostVectors) {
+    const size_t count = std::min(kMostVectors, here_.size() - at);
     size_t wanted = 0;
     for (size_t i = at; i < at + count; ++i) wanted += here_[i].iov_len;
     const ssize_t moved = call(process_, &here_[at], count, &there_[at], count, 0);
