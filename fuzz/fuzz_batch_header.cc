@@ -16,7 +16,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto batch = decode_batch_header(input);
   if (!batch.ok()) return 0;
   uint64_t sum = 0;
-  for (const WireRange& range : (*batch).ranges) {
+  GroupWalk walk;
+  walk.begin((*batch).grouped);
+  const size_t count = range_count(*batch);
+  if (!(*batch).grouped.groups.empty() && count > kMaxGroupedRanges) std::abort();
+  for (size_t i = 0; i < count; ++i) {
+    const bool grouped = !(*batch).grouped.groups.empty();
+    const WireRange range = grouped ? walk.next() : (*batch).ranges[i];
     if (range.region >= (*batch).regions.size() && !(*batch).by_address) std::abort();
     sum += range.bytes;
   }
