@@ -11,8 +11,8 @@ set(STAGELINK_ALONE
   shared_pages.cc stream/frame_sender.cc stream/stream_serving.cc moriio/io/memory_desc.cc
   moriio/messages/heartbeat.cc moriio/messages/notify_message.cc moriio/options.cc
   moriio/writer/write_thread.cc bench/network/tcp_group.cc bench/suite/replay_group.cc
-  bench/target/target_process.cc replay/rank/prefill_link.cc replay/report/statistics.cc
-  replay/run_plan.cc)
+  bench/target/target_process.cc replay/halves/remote_ranks.cc replay/rank/prefill_link.cc
+  replay/rank_config.cc replay/report/statistics.cc replay/run_plan.cc)
 
 function(stagelink_layer name)
   cmake_parse_arguments(ARG "" "" "EXCLUDE;LINK" ${ARGN})
