@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -50,7 +51,15 @@ inline std::pair<UniqueFd, UniqueFd> socket_pair() {
 }
 
 inline void fill_random(std::span<std::byte> bytes, SplitMix64& random) {
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next() >> 56);
+  for (size_t at = 0; at < bytes.size(); at += sizeof(uint64_t)) {
+    const uint64_t word = random.next();
+    std::memcpy(&bytes[at], &word, std::min(sizeof(word), bytes.size() - at));
+  }
+}
+
+// One call, where == looks at one byte after the other: these tests are not optimised.
+inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
 // A request that remembers how it ended.
