@@ -9,10 +9,10 @@ set(STAGELINK_LAYERS "" CACHE INTERNAL "Layers declared so far, lowest first")
 add_custom_target(header_check)
 set(STAGELINK_ALONE
   shared_pages.cc stream/frame_sender.cc stream/stream_serving.cc moriio/io/memory_desc.cc
-  moriio/messages/heartbeat.cc moriio/messages/notify_message.cc moriio/options.cc
-  moriio/writer/write_thread.cc bench/network/tcp_group.cc bench/suite/replay_group.cc
-  bench/target/target_process.cc replay/halves/remote_ranks.cc replay/rank/prefill_link.cc
-  replay/rank_config.cc replay/report/statistics.cc replay/run_plan.cc)
+  moriio/messages/heartbeat.cc moriio/messages/notify_message.cc moriio/messages/packed_map.cc
+  moriio/options.cc moriio/writer/write_thread.cc bench/network/tcp_group.cc
+  bench/suite/replay_group.cc bench/target/target_process.cc replay/halves/remote_ranks.cc
+  replay/rank/prefill_link.cc replay/rank_config.cc replay/report/statistics.cc replay/run_plan.cc)
 
 function(stagelink_layer name)
   cmake_parse_arguments(ARG "" "" "EXCLUDE;LINK" ${ARGN})
@@ -62,13 +62,12 @@ function(stagelink_precompile target)
   endif()
 endfunction()
 
-# Compiles several files as one, which saves most of the time that headers take: every layer under a
-# sanitizer, where nobody works on the code, and the command, which has the heaviest headers. Names of
-# anonymous namespaces then meet; the files named here define what another file of their layer does.
-# The preset dev compiles each file alone, so that a missing #include is found.
+# Compiles several files as one, which saves most of the time that headers take, where nobody works on
+# the code: release and sanitizer builds. Names of anonymous namespaces then meet; the files named
+# above define what another file of their layer does. The presets dev and tidy compile each file alone,
+# so that a missing #include is found.
 function(stagelink_unite target folder)
-  if(NOT STAGELINK_SANITIZE
-      AND (NOT target STREQUAL "stagelink_cli" OR CMAKE_BUILD_TYPE STREQUAL "Debug"))
+  if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND NOT STAGELINK_SANITIZE)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
@@ -76,7 +75,9 @@ function(stagelink_unite target folder)
   if(target STREQUAL "stagelink_cli")
     # By folder, so that a new file meets only those that stand beside it.
     set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-    foreach(part bench/limit bench/rig replay replay/halves replay/rank)
+    foreach(part
+        bench/limit bench/rig bench/target replay
+        replay/halves replay/rank replay/report replay/workload stat)
       file(GLOB united ${folder}/${part}/*.cc)
       set_source_files_properties(${united} PROPERTIES UNITY_GROUP ${part})
     endforeach()
