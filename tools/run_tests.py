@@ -32,9 +32,11 @@ SANITIZED = ("unit_tests", "integration_tests")
 # same tree the same way; seconds are only a bound for slow ones.
 FUZZ_RUNS = 1_000_000
 FUZZ_RUNS_OF_SLOW_TARGETS = {
+    "fuzz_block_plan": 200_000,
     "fuzz_config": 100_000,
     "fuzz_stream_checked": 50_000,
     "fuzz_stream_server": 50_000,
+    "fuzz_stream_staged": 50_000,
 }
 
 
