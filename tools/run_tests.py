@@ -34,6 +34,9 @@ FUZZ_RUNS = 1_000_000
 FUZZ_RUNS_OF_SLOW_TARGETS = {
     "fuzz_block_plan": 200_000,
     "fuzz_config": 100_000,
+    "fuzz_moriio_handshake": 400_000,
+    "fuzz_moriio_notify": 300_000,
+    "fuzz_moriio_request_id": 200_000,
     "fuzz_stream_checked": 50_000,
     "fuzz_stream_server": 50_000,
     "fuzz_stream_staged": 50_000,
