@@ -30,11 +30,10 @@ STEP_TIMEOUT_S = 1500
 SANITIZED = ("unit_tests", "integration_tests")
 # Some seconds of each target. Counted in runs and with a fixed seed, so that all machines judge the
 # same tree the same way; seconds are only a bound for slow ones.
-FUZZ_RUNS = 1_000_000
+FUZZ_RUNS = 400_000
 FUZZ_RUNS_OF_SLOW_TARGETS = {
     "fuzz_block_plan": 200_000,
     "fuzz_config": 100_000,
-    "fuzz_moriio_handshake": 400_000,
     "fuzz_moriio_notify": 300_000,
     "fuzz_moriio_request_id": 200_000,
     "fuzz_stream_checked": 50_000,
