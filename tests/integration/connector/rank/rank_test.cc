@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "integration/support/engine_test.h"
+#include "integration/support/sanitized.h"
 
 namespace stagelink::test {
 namespace {
@@ -241,6 +242,8 @@ TEST_F(RankTest, AnAbortedWriteIsToldToAConsumerThatComesLater) {
 }
 
 TEST_F(RankTest, AnIdCanBeUsedAgainWhenItsTransferHasEnded) {
+  // The message that ends a transfer orders what is written next behind what was sent.
+  if (kThreadSanitized) GTEST_SKIP() << "the thread sanitizer does not see into libzmq";
   const auto producer = make(shape(Role::kProducer));
   const auto consumer = make(shape(Role::kConsumer));
   ASSERT_OK(link(consumer->rank(), producer->address()));
