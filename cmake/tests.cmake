@@ -38,7 +38,7 @@ list(FILTER sources EXCLUDE REGEX "/tests/unit/cli")
 if(STAGELINK_SANITIZE STREQUAL "thread")
   # Where nothing runs beside the test there is nothing to race.
   foreach(source IN LISTS sources)
-    file(STRINGS ${source} threads REGEX "std::(thread|async)" LIMIT_COUNT 1)
+    file(STRINGS ${source} threads REGEX "std::(j?thread|async)" LIMIT_COUNT 1)
     if(NOT threads AND NOT source MATCHES "/tests/unit/(engine|connector/(zmq|moriio/[a-z]+))/")
       list(REMOVE_ITEM sources ${source})
     endif()
