@@ -12,6 +12,8 @@ UCX := $(PEERS)/ucx
 RELEASE := build/release
 LAYERS := cli connector store engine transport memory wire metrics config base fmt
 ARCHIVES := $(wildcard $(LAYERS:%=$(RELEASE)/libstagelink_%.a))
+# What the archives of a release build need: its files are compiled together, so that all of one may be linked.
+LIBRARIES := -lyaml -lsodium -lxxhash
 
 run: peers
 	@mkdir -p build/bench
@@ -39,7 +41,7 @@ $(PEERS)/ready: bench/peers/requirements.txt
 $(PEERS)/ucx_peer: bench/peers/ucx_peer.cc $(PEERS)/ready $(ARCHIVES)
 	@$(CXX) -std=c++20 -O2 -Iinclude -Isrc -isystem $(UCX)/include -o $@ $< \
 	  -Wl,--start-group $(ARCHIVES) -Wl,--end-group \
-	  -L$(UCX)/lib -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib) -pthread \
+	  -L$(UCX)/lib -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib) $(LIBRARIES) -pthread \
 	  || echo "the UCX peer could not be built; it will be left out"
 
 # Debian's UCX, an older release with another choice of protocols.
@@ -47,5 +49,5 @@ $(PEERS)/ucx113_peer: bench/peers/ucx_peer.cc $(PEERS)/ready $(ARCHIVES)
 	@test -e /usr/include/ucp/api/ucp.h \
 	  || apt-get install -y -qq --no-install-recommends libucx-dev >/dev/null 2>&1 || true
 	@$(CXX) -std=c++20 -O2 -Iinclude -Isrc -o $@ $< \
-	  -Wl,--start-group $(ARCHIVES) -Wl,--end-group -lucp -lucs -pthread \
+	  -Wl,--start-group $(ARCHIVES) -Wl,--end-group -lucp -lucs $(LIBRARIES) -pthread \
 	  || echo "the peer with Debian's UCX (libucx-dev) could not be built; it will be left out"
