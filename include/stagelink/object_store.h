@@ -16,6 +16,7 @@ namespace stagelink {
 
 namespace store {
 class Backend;
+class StoreMetrics;
 class ViewState;
 class WriterState;
 }  // namespace store
@@ -45,10 +46,18 @@ class ObjectWriter {
   // Gives the memory back. Idempotent.
   void abort() noexcept;
 
+  uint64_t size() const noexcept;
+  // That of the put, once it is sealed; 0 before. See ObjectStore::erase.
+  uint64_t generation() const noexcept;
+
  private:
-  friend class store::Backend;
-  explicit ObjectWriter(std::unique_ptr<store::WriterState> state) noexcept;
-  std::unique_ptr<store::WriterState> state_;
+  friend class ObjectStore;
+  ObjectWriter(std::unique_ptr<store::WriterState> state,
+               std::shared_ptr<store::StoreMetrics> metrics) noexcept;
+
+  std::unique_ptr<store::WriterState> state_;  // Null: moved from.
+  std::shared_ptr<store::StoreMetrics> metrics_;
+  uint64_t appended_ = 0;
 };
 
 // A lease on a sealed object: its bytes stay as they are until the view is dropped, also when the
@@ -71,14 +80,14 @@ class ObjectView {
   Status valid() const;
 
  private:
-  friend class store::Backend;
+  friend class ObjectStore;
   explicit ObjectView(std::unique_ptr<store::ViewState> state) noexcept;
   std::unique_ptr<store::ViewState> state_;
 };
 
 struct PutOptions {
   Duration timeout = std::chrono::seconds(5);  // For space, and for a store that is elsewhere.
-  Duration ttl = Duration::zero();             // Zero: the store's default; negative: for ever.
+  Duration ttl = Duration::zero();  // Zero: the store's default; negative: for ever.
 };
 
 struct StoreUsage {
@@ -109,8 +118,8 @@ class ObjectStore {
   // Waits up to the timeout for space. Errors: limit (too_large: can never fit), no_space, timed_out,
   // invalid_argument (the key), unreachable.
   Result<ObjectWriter> create(std::string_view key, uint64_t size, const PutOptions& options = {});
-  // create, append, seal.
-  Status put(std::string_view key, std::span<const std::byte> bytes, const PutOptions& options = {});
+  // create, append, seal. Gives the generation of the put.
+  Result<uint64_t> put(std::string_view key, std::span<const std::byte> bytes, const PutOptions& options = {});
 
   // Looks at once with a zero timeout, otherwise waits for the put. Errors: not_found (zero timeout),
   // timed_out, superseded (expired, evicted: where the store knows), unreachable, peer_lost, corrupt.
@@ -135,8 +144,11 @@ class ObjectStore {
   Status close(Duration timeout = std::chrono::seconds(5));
 
  private:
-  explicit ObjectStore(std::shared_ptr<store::Backend> backend) noexcept;
-  std::shared_ptr<store::Backend> backend_;
+  ObjectStore(StoreOptions options, std::shared_ptr<store::Backend> backend);
+
+  const StoreOptions options_;
+  const std::shared_ptr<store::Backend> backend_;
+  const std::shared_ptr<store::StoreMetrics> metrics_;
 };
 
 }  // namespace stagelink
