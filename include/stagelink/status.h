@@ -89,6 +89,7 @@ enum class Reason : uint8_t {
   kRefused,
   kStopped,
   kOtherHost,
+  kPartition,
   // peer_lost
   kPeerLost,
   kConnectionCut,

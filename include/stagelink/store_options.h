@@ -39,6 +39,10 @@ struct YuanrongOptions {
   std::string write_mode = "NONE_L2_CACHE_EVICT";
   uint64_t chunk_bytes = uint64_t{64} << 20;  // Larger values are split. 16 MiB to 64 MiB.
   Duration health_interval = std::chrono::milliseconds(500);
+  // Where misses ask which other workers there are, "host:port": etcd or the metastore. Empty: only
+  // `ring` is watched.
+  std::string etcd_address;
+  std::string ring;  // The other workers, "host:port,host:port", beside those that etcd names.
   std::string tenant_id;
   // Files that hold one secret each, mode 0600. Empty: not used.
   std::string access_key_file;

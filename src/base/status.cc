@@ -55,6 +55,7 @@ constexpr std::array<ReasonRow, kReasonCount> kReasons = {{
     {Reason::kRefused, Code::kUnreachable, "refused"},
     {Reason::kStopped, Code::kUnreachable, "stopped"},
     {Reason::kOtherHost, Code::kUnreachable, "other_host"},
+    {Reason::kPartition, Code::kUnreachable, "partition"},
     {Reason::kPeerLost, Code::kPeerLost, "peer_lost"},
     {Reason::kConnectionCut, Code::kPeerLost, "connection_cut"},
     {Reason::kRestarted, Code::kPeerLost, "restarted"},
