@@ -30,7 +30,7 @@ struct EngineOptions {
   uint64_t slice_bytes = 256 << 10;              // Unit of sharing, cancelling, deadline checks.
   uint32_t copy_threads = 1;                     // 0: only the waiter copies.
   uint64_t streaming_min_bytes = 0;              // Non-temporal stores from here; 0: calibrated.
-  uint64_t cma_min_run = 4 << 10;                // Private memory: cma from this mean run, else unix.
+  uint64_t cma_min_run = 8 << 10;                // Private memory: cma from this mean run, else unix.
   bool allow_ptrace = false;                     // Lets every process of the user use cma on us.
   uint32_t stream_stripes = 2;                   // Data connections to one peer.
   uint64_t stripe_min_bytes = 4 << 20;           // A batch from this size on is spread over them.

@@ -61,7 +61,8 @@ size_t FrameReceiver::prepare(std::span<iovec> into, std::span<std::byte> sink) 
     collected_.resize(collected_got_ + step);
     into[used++] = {collected_.data() + collected_got_, step};
     listed = step;
-  } else if (in_payload_ && target_.pieces != nullptr && target_.pieces->small_ahead()) {
+  } else if (in_payload_ && target_.pieces != nullptr &&
+             target_.pieces->shorter_ahead(PieceList::kSmallBytes)) {
     staged_ = true;
     listed = std::min<size_t>(payload_left_, sink.size());
     into[used++] = {sink.data(), listed};

@@ -90,7 +90,7 @@ class FrameReceiver {
   bool in_payload_ = false;
   uint32_t payload_left_ = 0;
   Target target_;
-  bool staged_ = false;  // The next bytes are copied to where they belong: see small_ahead().
+  bool staged_ = false;  // The next bytes are copied to where they belong: see shorter_ahead().
   std::vector<std::byte> collected_;
   size_t collected_got_ = 0;
   uint64_t calls_ = 0;

@@ -81,7 +81,7 @@ void FrameSender::add_data(uint64_t request_id, PieceList& source, uint32_t byte
 // of hundreds.
 size_t FrameSender::gather(std::span<iovec> into, std::span<std::byte> stage) const {
   if (source_ == nullptr) return gather_zeros(into, data_left_);
-  if (!source_->small_ahead()) return source_->gather(into, data_left_);
+  if (!source_->shorter_ahead(PieceList::kSmallBytes)) return source_->gather(into, data_left_);
   const size_t size = std::min<uint64_t>(stage.size(), data_left_);
   into[0] = {stage.data(), source_->copy_out(stage.first(size))};
   return 1;

@@ -89,8 +89,8 @@ void PieceList::copy_in(std::span<const std::byte> bytes) const noexcept {
   memory::copy_fence();
 }
 
-bool PieceList::small_ahead() const noexcept {
-  return left_ < (pieces_.size() - at_) * kSmallBytes && pieces_.size() - at_ > 1;
+bool PieceList::shorter_ahead(uint64_t bytes) const noexcept {
+  return left_ < (pieces_.size() - at_) * bytes && pieces_.size() - at_ > 1;
 }
 
 void PieceList::advance(uint64_t bytes) noexcept {

@@ -25,11 +25,14 @@ class PieceList {
   // left(); the position stays.
   size_t copy_out(std::span<std::byte> bytes) const noexcept;
   void copy_in(std::span<const std::byte> bytes) const noexcept;
-  // Pieces ahead that are so small that the kernel takes longer to find than to copy them.
-  bool small_ahead() const noexcept;
+  // Several pieces ahead, shorter than `bytes` on average.
+  bool shorter_ahead(uint64_t bytes) const noexcept;
   uint64_t left() const noexcept { return left_; }
 
+  // Pieces that the kernel takes longer to find than to copy: for a socket they are copied together.
   static constexpr uint64_t kSmallBytes = 1024;
+  // Pieces that two processes copy through a staging area, one each, faster than the kernel alone.
+  static constexpr uint64_t kStagedBytes = 16 << 10;
 
  private:
   std::vector<iovec> pieces_;

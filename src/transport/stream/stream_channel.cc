@@ -307,7 +307,7 @@ void StreamChannel::add_data() {
   Flight& flight = *writing_;
   const uint64_t left = flight.pieces.left();
   uint64_t bytes = 0;
-  if (staging_ && flight.pieces.small_ahead()) {
+  if (staging_ && flight.pieces.shorter_ahead(PieceList::kStagedBytes)) {
     bytes = staging_->send(sender_, flight.id, flight.pieces, left);
   }
   if (bytes == 0) {

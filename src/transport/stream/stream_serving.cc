@@ -176,7 +176,7 @@ void StreamServing::prepare_data() {
 
 uint64_t StreamServing::add_data() {
   PieceList& pieces = read_.batch.pieces();
-  if (staging_ && pieces.small_ahead()) {
+  if (staging_ && pieces.shorter_ahead(PieceList::kStagedBytes)) {
     if (const size_t staged = staging_->send(sender_, read_.id, pieces, read_.left)) return staged;
   }
   const auto bytes = static_cast<uint32_t>(std::min<uint64_t>(read_.left, wire::kMaxDataBytes));

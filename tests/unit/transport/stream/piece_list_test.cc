@@ -71,13 +71,13 @@ TEST_F(PieceListTest, SmallAheadIsAMatterOfTheMean) {
     PieceList list;
     list.add(memory.data(), first);
     list.add(memory.data() + 4 * PieceList::kSmallBytes, second);
-    return list.small_ahead();
+    return list.shorter_ahead(PieceList::kSmallBytes);
   };
   EXPECT_TRUE(with(PieceList::kSmallBytes, PieceList::kSmallBytes - 1));
   EXPECT_FALSE(with(PieceList::kSmallBytes, PieceList::kSmallBytes));
   PieceList one;
   one.add(memory.data(), 8);
-  EXPECT_FALSE(one.small_ahead()) << "the kernel finds one piece soon enough";
+  EXPECT_FALSE(one.shorter_ahead(PieceList::kSmallBytes)) << "the kernel finds one piece soon enough";
 }
 
 }  // namespace
