@@ -232,6 +232,12 @@ bool ConfigNode::is_null() const noexcept {
   return kind == Kind::kScalar && !quoted && (text.empty() || text == "~" || text == "null");
 }
 
+const ConfigEntry* ConfigNode::find(std::string_view name) const noexcept {
+  const auto at = std::find_if(entries.begin(), entries.end(),
+                               [name](const ConfigEntry& entry) { return entry.key.text == name; });
+  return at == entries.end() ? nullptr : &*at;
+}
+
 Result<ConfigNode> parse_config(std::string_view text, ConfigSyntax syntax, std::string_view name) {
   if (text.size() > kMaxConfigBytes) {
     return Status(Reason::kTooLarge,

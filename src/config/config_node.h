@@ -19,6 +19,7 @@ struct ConfigNode {
   Kind kind = Kind::kScalar;
   size_t line = 0;  // From 1.
   size_t column = 0;
+  uint32_t file = 0;    // Of several that are read together; whoever reads them counts.
   std::string text;     // Of a scalar.
   bool quoted = false;  // `"5"` rather than `5`.
   bool typed = false;   // From JSON: unquoted is a number, true, false or null, and never a text.
@@ -26,6 +27,7 @@ struct ConfigNode {
   std::vector<ConfigEntry> entries;  // Of a map, in order; keys are unique.
 
   bool is_null() const noexcept;  // Plain and empty, `~` or `null`.
+  const ConfigEntry* find(std::string_view name) const noexcept;  // Of a map; null: not there.
 };
 
 struct ConfigEntry {

@@ -1,0 +1,36 @@
+#include "connector/omni_config/connector_names.h"
+
+#include <algorithm>
+#include <array>
+
+namespace stagelink::omni {
+namespace {
+
+constexpr std::array<std::string_view, 4> kTransferEngines = {
+    "MooncakeTransferEngineConnector", "MoriTransferEngineConnector",
+    "YuanrongTransferEngineConnector", "NixlConnector"};
+constexpr std::array<std::string_view, 2> kStores = {"YuanrongConnector",
+                                                     "StagelinkStoreConnector"};
+constexpr std::array<std::string_view, 9> kConnectors = {"SharedMemoryConnector",
+                                                         "MooncakeStoreConnector",
+                                                         "MooncakeConnector",
+                                                         kStores[0],
+                                                         kStores[1],
+                                                         kTransferEngines[0],
+                                                         kTransferEngines[1],
+                                                         kTransferEngines[2],
+                                                         kTransferEngines[3]};
+
+}  // namespace
+
+bool is_transfer_engine(std::string_view connector) noexcept {
+  return std::ranges::find(kTransferEngines, connector) != kTransferEngines.end();
+}
+
+bool is_store_connector(std::string_view connector) noexcept {
+  return std::ranges::find(kStores, connector) != kStores.end();
+}
+
+std::span<const std::string_view> connector_names() noexcept { return kConnectors; }
+
+}  // namespace stagelink::omni
