@@ -22,9 +22,12 @@ enum class EvictionMode : uint8_t {
 struct ArenaOptions {
   // Processes of one user that name the same one share the arena. 1 to 64 of [A-Za-z0-9._-].
   std::string name = "default";
-  uint64_t capacity = uint64_t{1} << 30;  // Bytes for objects, reserved when the arena is made.
-  uint32_t max_objects = 65'536;          // Keys, also those of objects held only by views.
-  bool keep = false;                      // The last process to close leaves the arena behind.
+  std::string directory = "/dev/shm";  // A tmpfs. Named arenas of other directories are others.
+  // Bytes for objects, reserved when the arena is made. 0: only an arena that is there already,
+  // whatever its size.
+  uint64_t capacity = uint64_t{1} << 30;
+  uint32_t max_objects = 65'536;  // Those that are being written or held only by views included.
+  bool keep = false;              // The last process to close leaves the arena behind.
   Duration lock_timeout = std::chrono::seconds(1);  // For a process that is stopped inside.
 };
 
@@ -43,6 +46,8 @@ struct YuanrongOptions {
   // `ring` is watched.
   std::string etcd_address;
   std::string ring;  // The other workers, "host:port,host:port", beside those that etcd names.
+  // How long a worker counts that etcd names no longer: the workers' own --node_dead_timeout_s.
+  Duration ring_timeout = std::chrono::seconds(300);
   std::string tenant_id;
   // Files that hold one secret each, mode 0600. Empty: not used.
   std::string access_key_file;

@@ -71,8 +71,8 @@ struct GetTerms {
 };
 
 // One way to keep objects. ObjectStore checks keys (1 to 1024 bytes), applies defaults and counts;
-// a backend does the rest, with the outcomes that stagelink/object_store.h names, and logs a failure
-// at its origin (not a miss, a timeout of a get, or a full store: those are states).
+// a backend does the rest, with the outcomes that stagelink/object_store.h names, and logs a
+// failure at its origin (not a miss, a timeout of a get, or a full store: those are states).
 //
 // Thread-safety: all methods may run at the same time, close() too.
 class Backend {

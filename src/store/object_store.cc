@@ -1,0 +1,206 @@
+#include "stagelink/object_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/backend.h"
+#include "store/shm/shm_backend.h"
+#include "store/store_metrics.h"
+
+namespace stagelink {
+namespace {
+
+using store::StoreCall;
+using store::StoreMetrics;
+
+constexpr size_t kMaxKeyBytes = 1024;
+
+Status check_key(std::string_view key) {
+  if (!key.empty() && key.size() <= kMaxKeyBytes) return {};
+  return Status(Reason::kInvalidArgument,
+                fmt::format("key: {} bytes; a key has 1 to {}", key.size(), kMaxKeyBytes));
+}
+
+store::GetTerms get_terms(Duration timeout) noexcept {
+  return {Deadline::in(timeout), timeout > Duration::zero()};
+}
+
+Result<std::shared_ptr<store::Backend>> make_backend(const StoreOptions& options) {
+  switch (options.backend) {
+    case StoreBackend::kShm: return store::shm::make_shm_backend(options);
+    case StoreBackend::kYuanrong: break;
+  }
+  return Status(Reason::kUnsupported, fmt::format("backend: {} is not one that this build has: shm",
+                                                  static_cast<int>(options.backend)));
+}
+
+std::string labels_of(const StoreOptions& options) {
+  return fmt::format("store=\"{}\",backend=\"{}\"", options.arena.name,
+                     options.backend == StoreBackend::kShm ? "shm" : "yuanrong");
+}
+
+}  // namespace
+
+ObjectWriter::ObjectWriter(std::unique_ptr<store::WriterState> state,
+                           std::shared_ptr<store::StoreMetrics> metrics) noexcept
+    : state_(std::move(state)), metrics_(std::move(metrics)) {}
+ObjectWriter::ObjectWriter(ObjectWriter&&) noexcept = default;
+ObjectWriter& ObjectWriter::operator=(ObjectWriter&&) noexcept = default;
+ObjectWriter::~ObjectWriter() = default;
+
+std::span<const std::span<std::byte>> ObjectWriter::pieces() const noexcept {
+  return state_->pieces();
+}
+uint64_t ObjectWriter::size() const noexcept { return state_->size(); }
+uint64_t ObjectWriter::generation() const noexcept { return state_->generation(); }
+void ObjectWriter::abort() noexcept { state_->abort(); }
+
+Status ObjectWriter::append(std::span<const std::byte> bytes) {
+  if (bytes.size() > size() - appended_) {
+    return Status(Reason::kOutOfBounds,
+                  fmt::format("append: {} bytes behind {} do not fit into an object of {}",
+                              bytes.size(), appended_, size()));
+  }
+  uint64_t begin = 0;  // Of the piece, within the object.
+  for (const std::span<std::byte> piece : pieces()) {
+    if (bytes.empty()) break;
+    if (appended_ < begin + piece.size()) {
+      const std::span<std::byte> to = piece.subspan(appended_ - begin);
+      const size_t part = std::min(to.size(), bytes.size());
+      std::memcpy(to.data(), bytes.data(), part);
+      bytes = bytes.subspan(part);
+      appended_ += part;
+    }
+    begin += piece.size();
+  }
+  return {};
+}
+
+Status ObjectWriter::seal() {
+  const Status status = state_->seal();
+  metrics_->count(StoreCall::kSeal, status.reason());
+  if (status.ok()) metrics_->count_put_bytes(size());
+  return status;
+}
+
+ObjectView::ObjectView(std::unique_ptr<store::ViewState> state) noexcept
+    : state_(std::move(state)) {}
+ObjectView::ObjectView(ObjectView&&) noexcept = default;
+ObjectView& ObjectView::operator=(ObjectView&&) noexcept = default;
+ObjectView::~ObjectView() = default;
+
+std::span<const std::byte> ObjectView::bytes() const noexcept { return state_->bytes(); }
+uint64_t ObjectView::generation() const noexcept { return state_->generation(); }
+Status ObjectView::valid() const { return state_->valid(); }
+
+Result<std::unique_ptr<ObjectStore>> ObjectStore::open(const StoreOptions& options) {
+  SL_ASSIGN(auto backend, make_backend(options));
+  return std::unique_ptr<ObjectStore>(new ObjectStore(options, std::move(backend)));
+}
+
+ObjectStore::ObjectStore(StoreOptions options, std::shared_ptr<store::Backend> backend)
+    : options_(std::move(options)),
+      backend_(std::move(backend)),
+      metrics_(std::make_shared<StoreMetrics>()) {}
+
+ObjectStore::~ObjectStore() { (void)close(); }
+
+Result<ObjectWriter> ObjectStore::create(std::string_view key, uint64_t size,
+                                         const PutOptions& options) {
+  const auto start = StoreMetrics::Clock::now();
+  const Duration ttl = options.ttl == Duration::zero() ? options_.ttl : options.ttl;
+  Status status = check_key(key);
+  if (status.ok()) {
+    auto made = backend_->create(key, size, {Deadline::after(start, options.timeout), ttl});
+    metrics_->count(StoreCall::kCreate, made.status().reason());
+    if (made.ok()) {
+      metrics_->observe(StoreCall::kCreate, StoreMetrics::Clock::now() - start);
+      return ObjectWriter(*std::move(made), metrics_);
+    }
+    return made.status();
+  }
+  metrics_->count(StoreCall::kCreate, status.reason());
+  return status;
+}
+
+Result<uint64_t> ObjectStore::put(std::string_view key, std::span<const std::byte> bytes,
+                                  const PutOptions& options) {
+  SL_ASSIGN(ObjectWriter writer, create(key, bytes.size(), options));
+  SL_TRY(writer.append(bytes));
+  SL_TRY(writer.seal());
+  return writer.generation();
+}
+
+Result<ObjectView> ObjectStore::get(std::string_view key, Duration timeout) {
+  const auto start = StoreMetrics::Clock::now();
+  Status status = check_key(key);
+  if (status.ok()) {
+    auto view = backend_->get(key, {Deadline::after(start, timeout), timeout > Duration::zero()});
+    metrics_->count(StoreCall::kGet, view.status().reason());
+    if (!view.ok()) return view.status();
+    metrics_->observe(StoreCall::kGet, StoreMetrics::Clock::now() - start);
+    metrics_->count_got_bytes((*view)->bytes().size());
+    return ObjectView(*std::move(view));
+  }
+  metrics_->count(StoreCall::kGet, status.reason());
+  return status;
+}
+
+std::vector<Result<ObjectView>> ObjectStore::get_many(std::span<const std::string> keys,
+                                                      Duration timeout) {
+  std::vector<Result<ObjectView>> out;
+  out.reserve(keys.size());
+  for (const std::string& key : keys) {
+    const Status status = check_key(key);
+    if (status.ok()) continue;
+    for (size_t i = 0; i < keys.size(); ++i) out.emplace_back(status);
+    return out;
+  }
+  for (Result<store::ViewPtr>& view : backend_->get_many(keys, get_terms(timeout))) {
+    metrics_->count(StoreCall::kGet, view.status().reason());
+    if (!view.ok()) {
+      out.emplace_back(view.status());
+      continue;
+    }
+    metrics_->count_got_bytes((*view)->bytes().size());
+    out.emplace_back(ObjectView(*std::move(view)));
+  }
+  return out;
+}
+
+Result<bool> ObjectStore::exists(std::string_view key) {
+  SL_TRY(check_key(key));
+  Result<bool> found = backend_->exists(key);
+  metrics_->count(StoreCall::kExists, found.status().reason());
+  return found;
+}
+
+Status ObjectStore::erase(std::string_view key, uint64_t generation) {
+  SL_TRY(check_key(key));
+  Status status = backend_->erase(key, generation);
+  metrics_->count(StoreCall::kErase, status.reason());
+  return status;
+}
+
+Status ObjectStore::expire(std::string_view key, Duration ttl) {
+  SL_TRY(check_key(key));
+  Status status = backend_->expire(key, ttl);
+  metrics_->count(StoreCall::kExpire, status.reason());
+  return status;
+}
+
+Result<StoreUsage> ObjectStore::usage() { return backend_->usage(); }
+Status ObjectStore::health() { return backend_->health(); }
+const StoreOptions& ObjectStore::options() const noexcept { return options_; }
+
+std::string ObjectStore::metrics_text() const {
+  const std::string labels = labels_of(options_);
+  return metrics_->text(labels) + backend_->metrics_text(labels);
+}
+
+Status ObjectStore::close(Duration timeout) { return backend_->close(Deadline::in(timeout)); }
+
+}  // namespace stagelink

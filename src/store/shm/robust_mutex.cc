@@ -1,0 +1,76 @@
+#include "store/shm/robust_mutex.h"
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include <linux/futex.h>
+
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SL_TIMED_BY_WALL_CLOCK 1
+#endif
+#endif
+
+namespace stagelink::store::shm {
+namespace {
+
+LockAnswer answer_of(int error) noexcept {
+  switch (error) {
+    case 0: return LockAnswer::kHeld;
+    case EOWNERDEAD: return LockAnswer::kHolderDied;
+    case ETIMEDOUT:
+    case EBUSY: return LockAnswer::kTimedOut;
+    default: return LockAnswer::kBroken;
+  }
+}
+
+timespec after(clockid_t clock, Duration left) noexcept {
+  timespec now{};
+  (void)::clock_gettime(clock, &now);
+  constexpr int64_t kSecond = 1'000'000'000;
+  const int64_t ns = now.tv_nsec + left.count() % kSecond;
+  now.tv_sec += static_cast<time_t>(left.count() / kSecond + ns / kSecond);
+  now.tv_nsec = static_cast<long>(ns % kSecond);
+  return now;
+}
+
+}  // namespace
+
+bool RobustMutex::init(pthread_mutex_t& mutex) noexcept {
+  pthread_mutexattr_t attributes;
+  if (::pthread_mutexattr_init(&attributes) != 0) return false;
+  const bool made = ::pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0 &&
+                    ::pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST) == 0 &&
+                    ::pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_NORMAL) == 0 &&
+                    ::pthread_mutex_init(&mutex, &attributes) == 0;
+  (void)::pthread_mutexattr_destroy(&attributes);
+  return made;
+}
+
+bool RobustMutex::is_sane() const noexcept {
+  pthread_mutex_t fresh{};
+  return init(fresh) && mutex_.__data.__kind == fresh.__data.__kind;
+}
+
+LockAnswer RobustMutex::lock(const Deadline& deadline) noexcept {
+  const int at_once = ::pthread_mutex_trylock(&mutex_);
+  if (at_once != EBUSY) return answer_of(at_once);
+#if defined(SL_TIMED_BY_WALL_CLOCK)
+  // The sanitizer does not know the call below.
+  const timespec at = after(CLOCK_REALTIME, deadline.left());
+  return answer_of(::pthread_mutex_timedlock(&mutex_, &at));
+#else
+  const timespec at = after(CLOCK_MONOTONIC, deadline.left());
+  return answer_of(::pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &at));
+#endif
+}
+
+LockAnswer RobustMutex::try_lock() noexcept { return answer_of(::pthread_mutex_trylock(&mutex_)); }
+
+bool RobustMutex::holder_died() const noexcept {
+  const auto* word = reinterpret_cast<const uint32_t*>(&mutex_.__data.__lock);
+  return (__atomic_load_n(word, __ATOMIC_RELAXED) & FUTEX_OWNER_DIED) != 0;
+}
+
+}  // namespace stagelink::store::shm
