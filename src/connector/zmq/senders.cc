@@ -38,20 +38,40 @@ Senders::Senders(std::shared_ptr<Context> context, const SenderOptions& options,
 Senders::~Senders() { close(); }
 
 Status Senders::send(const Endpoint& peer, Bytes frame, Duration timeout, Done done) {
-  if (pending_.fetch_add(1) >= options_.max_queued) {
+  const size_t before = pending_.fetch_add(1);
+  if (before >= options_.max_queued) {
     pending_.fetch_sub(1);
     return {Reason::kLimit, fmt::format("{} messages wait to be sent", options_.max_queued)};
   }
+  Item item{peer, std::move(frame), Deadline::in(timeout), std::move(done)};
+  // Only where no other message waits, which this one would overtake.
+  if (before == 0 && send_now(item)) return {};
   {
     MutexLock lock(mutex_);
     if (closing_) {
       pending_.fetch_sub(1);
       return closed();
     }
-    queued_.push_back({peer, std::move(frame), Deadline::in(timeout), std::move(done)});
+    queued_.push_back(std::move(item));
   }
   ::eventfd_write(wake_.get(), 1);
   return {};
+}
+
+// True if a connection that stood already has taken the item; nothing has happened otherwise.
+bool Senders::send_now(Item& item) {
+  {
+    const std::unique_lock lock(sockets_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    const auto at = peers_.find(item.peer.to_string());
+    if (at == peers_.end() || !at->second->waiting.empty()) return false;
+    const FrameSpan frame = item.frame;
+    at->second->used = Deadline::Clock::now();
+    const Deadline now = Deadline::in(Duration::zero());
+    if (!at->second->dealer.send(std::span(&frame, 1), now).ok()) return false;
+  }
+  finish(std::move(item), Status());
+  return true;
 }
 
 Status Senders::send_and_wait(const Endpoint& peer, Bytes frame, Duration timeout) {
@@ -86,20 +106,40 @@ void Senders::close() {
 void Senders::run() {
   ::pthread_setname_np(::pthread_self(), "sl-notify-send");
   while (true) {
-    take_queued();
-    for (auto& [address, peer] : peers_) push(*peer);
+    const bool peers_wait = push_all();
     {
       MutexLock lock(mutex_);
       if (closing_ && queued_.empty()) break;
       if (!queued_.empty()) continue;
     }
-    wait_for_room();
+    wait_for_room(peers_wait);
   }
-  for (auto& [address, peer] : peers_) {
-    for (Item& item : peer->waiting) finish(item, closed());
+  std::map<std::string, std::unique_ptr<Peer>> peers;
+  {
+    const std::lock_guard lock(sockets_);
+    peers.swap(peers_);
+    peers_open_.store(0);
   }
-  peers_.clear();
-  peers_open_.store(0);
+  for (auto& [address, peer] : peers) {
+    for (Item& item : peer->waiting) finish(std::move(item), closed());
+  }
+}
+
+// True if a peer has messages that it has not taken.
+bool Senders::push_all() {
+  std::list<Ended> ended;
+  bool peers_wait = false;
+  {
+    const std::lock_guard lock(sockets_);
+    take_queued();
+    for (auto& [address, peer] : peers_) {
+      push(*peer);
+      peers_wait = peers_wait || !peer->waiting.empty();
+    }
+    ended.swap(ended_);
+  }
+  for (Ended& each : ended) finish(std::move(each.item), each.outcome);
+  return peers_wait;
 }
 
 void Senders::take_queued() {
@@ -112,7 +152,7 @@ void Senders::take_queued() {
     Status why;
     Peer* const peer = find_or_open(items.front().peer, why);
     if (peer == nullptr) {
-      finish(items.front(), why);
+      ended_.push_back({std::move(items.front()), why});
       items.pop_front();
     } else {
       peer->waiting.splice(peer->waiting.end(), items, items.begin());
@@ -159,10 +199,10 @@ void Senders::push(Peer& peer) {
     if (outcome.reason() == Reason::kTimedOut) {
       // Not connected, or the peer does not read: those that are due have failed.
       if (!item.deadline.passed()) return;
-      finish(item, Status(Reason::kTimedOut, fmt::format("{} did not take the message in time",
-                                                         item.peer.to_string())));
+      std::string why = fmt::format("{} did not take the message in time", item.peer.to_string());
+      ended_.push_back({std::move(item), Status(Reason::kTimedOut, std::move(why))});
     } else {
-      finish(item, outcome);
+      ended_.push_back({std::move(item), outcome});
     }
     peer.used = Deadline::Clock::now();
     peer.waiting.pop_front();
@@ -177,8 +217,10 @@ Deadline Senders::wait_limit() const {
   return limit;
 }
 
-void Senders::wait_for_room() {
+void Senders::wait_for_room(bool peers_wait) {
   std::vector<PollItem> items = {{.fd = wake_.get(), .want_read = true}};
+  std::unique_lock lock(sockets_, std::defer_lock);
+  if (peers_wait) lock.lock();
   for (const auto& [address, peer] : peers_) {
     if (!peer->waiting.empty()) items.push_back({.socket = &peer->dealer, .want_write = true});
   }
@@ -189,7 +231,7 @@ void Senders::wait_for_room() {
   if (items.front().readable) ::eventfd_read(wake_.get(), &ignored);
 }
 
-void Senders::finish(Item& item, const Status& outcome) {
+void Senders::finish(Item item, const Status& outcome) {
   pending_.fetch_sub(1);
   if (outcome.ok()) {
     sent_.fetch_add(1);

@@ -6,6 +6,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -22,14 +23,17 @@ struct SenderOptions {
   Duration linger = std::chrono::milliseconds(200);  // For what is under way at the end.
 };
 
-// Small messages to many peers. One thread owns a socket for each address, so that none is shared,
-// and a peer that does not answer delays nobody but itself. Messages to one peer keep their order.
+// Small messages to many peers, a socket for each address. A peer that does not answer delays nobody
+// but itself. Messages to one peer keep their order.
+//
+// What a connection takes at once is sent by the caller, which saves waking a thread; the rest waits
+// with the senders' own thread.
 //
 // Thread-safety: all methods may run at the same time.
 class Senders {
  public:
-  // Ok: handed to a connection that stood. Runs on the senders' thread (or in close()), without
-  // locks.
+  // Ok: handed to a connection that stood. Runs on the senders' thread, on that of send() before it
+  // returns, or in close(); without locks of the senders.
   using Done = std::function<void(const Status&)>;
 
   static Result<std::unique_ptr<Senders>> create(std::shared_ptr<Context> context,
@@ -58,17 +62,23 @@ class Senders {
     Deadline deadline;
     Done done;
   };
+  struct Ended {
+    Item item;
+    Status outcome;
+  };
   struct Peer;
 
   Senders(std::shared_ptr<Context> context, const SenderOptions& options, UniqueFd wake);
+  bool send_now(Item& item);
   void run();
+  bool push_all();
   void take_queued();
   Peer* find_or_open(const Endpoint& peer, Status& why);
   bool make_room();
   void push(Peer& peer);
   Deadline wait_limit() const;
-  void wait_for_room();
-  void finish(Item& item, const Status& outcome);
+  void wait_for_room(bool peers_wait);
+  void finish(Item item, const Status& outcome);
 
   const std::shared_ptr<Context> context_;
   const SenderOptions options_;
@@ -83,7 +93,10 @@ class Senders {
   bool closing_ SL_GUARDED_BY(mutex_) = false;
   Mutex join_mutex_;
 
-  std::map<std::string, std::unique_ptr<Peer>> peers_;  // Of the thread; by address.
+  // Held while sockets are used; the thread sleeps without it unless a peer has messages waiting.
+  std::mutex sockets_;
+  std::map<std::string, std::unique_ptr<Peer>> peers_;  // By address. Under sockets_.
+  std::list<Ended> ended_;                              // Not yet reported. Under sockets_.
   std::thread thread_;
 };
 

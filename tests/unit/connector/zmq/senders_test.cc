@@ -1,6 +1,11 @@
 #include "connector/zmq/senders.h"
 
+#include <atomic>
+#include <cstdio>
+#include <map>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -49,6 +54,46 @@ TEST_F(ZmqSendersTest, MessagesToOnePeerKeepTheirOrder) {
     ASSERT_TRUE(senders_->send(router.endpoint(), bytes_of(fmt::format("{}", i)), 20s).ok());
   }
   for (int i = 0; i < 100; ++i) EXPECT_EQ(next(router), fmt::format("{}", i));
+}
+
+TEST_F(ZmqSendersTest, AConnectionThatStandsTakesTheMessageFromItsCaller) {
+  open();
+  Router router = listen();
+  ASSERT_TRUE(senders_->send_and_wait(router.endpoint(), bytes_of("first"), 20s).ok());
+  EXPECT_EQ(next(router), "first");
+  // The thread may still be at the end of its round, so that a message goes to it now and then.
+  std::atomic<bool> by_caller{false};
+  EXPECT_TRUE(eventually([&] {
+    const auto done = [&, caller = std::this_thread::get_id()](const Status& status) {
+      if (status.ok() && std::this_thread::get_id() == caller) by_caller.store(true);
+    };
+    return senders_->send(router.endpoint(), bytes_of("next"), 20s, done).ok() &&
+           next(router) == "next" && by_caller.load();
+  }));
+}
+
+TEST_F(ZmqSendersTest, ManyThreadsSendEachMessageOnce) {
+  open();
+  Router router = listen();
+  constexpr int kThreads = 4;
+  constexpr int kEach = 200;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kEach; ++i) {
+        EXPECT_TRUE(
+            senders_->send(router.endpoint(), bytes_of(fmt::format("{} {}", t, i)), 20s).ok());
+      }
+    });
+  }
+  std::map<int, int> expected;  // The next message of each thread.
+  for (int i = 0; i < kThreads * kEach; ++i) {
+    int thread = -1;
+    int number = -1;
+    ASSERT_EQ(std::sscanf(next(router).c_str(), "%d %d", &thread, &number), 2);
+    EXPECT_EQ(number, expected[thread]++) << "in order, none twice, none lost";
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(ZmqSendersTest, ADeadPeerDelaysNobodyElse) {
