@@ -56,7 +56,7 @@ constexpr std::array<std::string_view, 6> kNotInStage = {
 
 constexpr std::string_view kAutomatic = "SharedMemoryConnector";
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   return fmt::format("`{}`", escape_control(text.substr(0, 80)));
 }
 
@@ -86,9 +86,10 @@ class TransferReader {
     if (std::ranges::find(names, key.text) != names.end()) return {};
     const std::string_view near = nearest_name(key.text, names);
     return tree_.failure(key,
-                         near.empty() ? fmt::format("unknown key {} of {}", quoted(key.text), what)
-                                      : fmt::format("unknown key {} of {}; did you mean `{}`?",
-                                                    quoted(key.text), what, near),
+                         near.empty()
+                             ? fmt::format("unknown key {} of {}", in_quotes(key.text), what)
+                             : fmt::format("unknown key {} of {}; did you mean `{}`?",
+                                           in_quotes(key.text), what, near),
                          Reason::kUnknownKey);
   }
 
@@ -110,7 +111,7 @@ class TransferReader {
                           int64_t max) const {
     const auto refuse = [&] {
       return tree_.failure(node, fmt::format("{}: expected an integer, {} to {}, found {}", name,
-                                             min, max, quoted(node.text)));
+                                             min, max, in_quotes(node.text)));
     };
     if (node.kind != Kind::kScalar) return refuse();
     const auto value = parse_integer(node.text);
@@ -122,7 +123,7 @@ class TransferReader {
     const auto value = parse_bool(node.text);
     if (node.kind != Kind::kScalar || !value.ok()) {
       return tree_.failure(
-          node, fmt::format("{}: expected true or false, found {}", name, quoted(node.text)));
+          node, fmt::format("{}: expected true or false, found {}", name, in_quotes(node.text)));
     }
     return *value;
   }
@@ -198,7 +199,7 @@ class TransferReader {
             field.key,
             fmt::format("{} stands beside `name`; options of a connector stand under "
                         "`extra`",
-                        quoted(field.key.text)),
+                        in_quotes(field.key.text)),
             Reason::kUnknownKey);
       }
       SL_TRY(known(field.key, kConnectorKeys, "a connector"));
@@ -206,13 +207,13 @@ class TransferReader {
     const ConfigEntry* name = map.find("name");
     if (name == nullptr || name->value.kind != Kind::kScalar || name->value.is_null()) {
       return tree_.failure(entry.key,
-                           fmt::format("connector {} has no `name`", quoted(entry.key.text)));
+                           fmt::format("connector {} has no `name`", in_quotes(entry.key.text)));
     }
     spec.name = name->value.text;
     const std::string_view near = nearest_name(spec.name, connector_names());
     if (!near.empty() && near != spec.name) {
       return tree_.failure(name->value, fmt::format("unknown connector {}; did you mean `{}`?",
-                                                    quoted(spec.name), near));
+                                                    in_quotes(spec.name), near));
     }
     if (const ConfigEntry* extra = map.find("extra")) {
       SL_TRY(must_be(*extra, Kind::kMap));
@@ -323,7 +324,7 @@ class TransferReader {
       if (!key.starts_with(prefix) || !number.ok() || *number < 0) {
         return tree_.failure(end.key,
                              fmt::format("{}: a key is `{}` and the id of a stage, found {}",
-                                         section, prefix, quoted(key)),
+                                         section, prefix, in_quotes(key)),
                              Reason::kUnknownKey);
       }
       const std::string other = std::to_string(*number);
@@ -355,7 +356,7 @@ class TransferReader {
     if (end.value.kind != Kind::kScalar || end.value.is_null()) {
       return tree_.failure(end.value, fmt::format("{} needs the name of a connector, or a map with "
                                                   "`name` and `extra`",
-                                                  quoted(end.key.text)));
+                                                  in_quotes(end.key.text)));
     }
     const auto found = named_.find(end.value.text);
     if (found != named_.end()) {
@@ -389,14 +390,14 @@ class TransferReader {
     if (other->connector.name != edge.connector.name) {
       return tree_.failure(
           at, fmt::format("Connector type mismatch for edge {}->{}: {} here, {} in {}", edge.from,
-                          edge.to, quoted(edge.connector.name), quoted(other->connector.name),
+                          edge.to, in_quotes(edge.connector.name), in_quotes(other->connector.name),
                           other->place));
     }
     const std::string key = first_difference(other->connector.extra, edge.connector.extra);
     if (key.empty()) return {};
     return tree_.failure(
         at, fmt::format("edge {}->{}: `extra` differs from that of {} in the key {}", edge.from,
-                        edge.to, other->place, quoted(key)));
+                        edge.to, other->place, in_quotes(key)));
   }
 
   Status read_listed_edges() {
