@@ -38,7 +38,7 @@ Status cannot_open(const std::string& path, int error) {
   return Status(Reason::kPermission, fmt::format("{}: {}", what, std::strerror(error)));
 }
 
-Status check_file(const std::string& path, const struct stat& file) {
+Status check_file(const std::string& path, const struct stat& file, size_t min_bytes) {
   const std::string what = described(path, file);
   if (!S_ISREG(file.st_mode)) return Status(Reason::kPermission, what + ": is no regular file");
   if (file.st_uid != ::geteuid()) {
@@ -50,9 +50,9 @@ Status check_file(const std::string& path, const struct stat& file) {
     return Status(Reason::kPermission, what + ": only its user may read it; chmod 600 it");
   }
   const auto size = static_cast<uint64_t>(file.st_size);
-  if (size < kMinSecretBytes || size > kMaxSecretBytes) {
+  if (size < min_bytes || size > kMaxSecretBytes) {
     return Status(Reason::kInvalidArgument, fmt::format("{}: a secret has {} to {} bytes; {}", what,
-                                                        kMinSecretBytes, kMaxSecretBytes, kRemedy));
+                                                        min_bytes, kMaxSecretBytes, kRemedy));
   }
   return {};
 }
@@ -68,14 +68,14 @@ Secret::~Secret() {
   if (bytes_ != nullptr) sodium_memzero(bytes_.get(), kBufferBytes);
 }
 
-Result<Secret> read_secret_file(const std::string& path) {
+Result<Secret> read_secret_file(const std::string& path, size_t min_bytes) {
   // A FIFO or a terminal must not hold us up.
   const UniqueFd fd(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
   if (!fd) return cannot_open(path, errno);
   struct stat file {};
   if (::fstat(fd.get(), &file) != 0) return cannot_open(path, errno);
-  SL_TRY(check_file(path, file));
+  SL_TRY(check_file(path, file, min_bytes));
   Secret secret;
   while (secret.size_ < kBufferBytes) {
     const ssize_t got =

@@ -22,7 +22,7 @@ class Secret {
   std::span<const std::byte> bytes() const noexcept { return {bytes_.get(), size_}; }
 
  private:
-  friend Result<Secret> read_secret_file(const std::string& path);
+  friend Result<Secret> read_secret_file(const std::string& path, size_t min_bytes);
   Secret();
 
   std::unique_ptr<std::byte[]> bytes_;
@@ -35,6 +35,6 @@ inline constexpr size_t kMaxSecretBytes = 4096;
 // All bytes of the file, which must be a regular file of this user that nobody else may touch (mode
 // 0600 or stricter), and no symbolic link. Errors name path, mode and size: not_found, permission,
 // permission (other_user), invalid_argument (size).
-Result<Secret> read_secret_file(const std::string& path);
+Result<Secret> read_secret_file(const std::string& path, size_t min_bytes = kMinSecretBytes);
 
 }  // namespace stagelink
