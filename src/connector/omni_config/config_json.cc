@@ -120,7 +120,8 @@ Result<std::string> stage_json(const OmniTransferConfig& config, std::string_vie
   json["kv"] = {nullptr, nullptr, nullptr};
   if (kv.has_value()) {
     OrderedJson map = {{"type", kv->connector.name}};
-    for (const auto& [key, value] : extra_json(kv->connector.extra).items()) {
+    const OrderedJson extra = extra_json(kv->connector.extra);
+    for (const auto& [key, value] : extra.items()) {
       if (key != "type") map[key] = value;  // It names the connector.
     }
     json["kv"] = {std::move(map), kv->from, kv->to};
