@@ -22,5 +22,6 @@ void bind_moriio_io_engine(nanobind::module_& m);
 void bind_moriio_rank(nanobind::module_& m);
 void bind_moriio_wrapper(nanobind::module_& m);
 void bind_moriio_writer(nanobind::module_& m);
+void bind_serializer(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

@@ -28,4 +28,5 @@ NB_MODULE(_core, m) {
   bind_moriio_rank(m);
   bind_moriio_wrapper(m);
   bind_moriio_writer(m);
+  bind_serializer(m);
 }

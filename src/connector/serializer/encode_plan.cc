@@ -14,7 +14,6 @@ namespace stagelink::serializer {
 namespace {
 
 constexpr uint64_t kMaxLength = UINT32_MAX;
-constexpr size_t kInsertBytes = 4096;  // What is shorter is copied into the head.
 
 const memory::CopyKernel& plan_kernel() noexcept {
   static const memory::CopyKernel kernel = memory::pick_copy_kernel(0);

@@ -47,6 +47,9 @@ inline constexpr int8_t kExtTime = -1;
 inline constexpr size_t kMaxDepth = 512;
 inline constexpr size_t kMaxRank = 64;
 
+// From here on a text or a byte string stays where it is until the plan is written.
+inline constexpr size_t kInsertBytes = 4096;
+
 enum class Wire : uint8_t { kCompat, kFast };
 
 enum class ArrayKind : uint8_t { kTensor = 0, kNdarray = 1, kImage = 2 };

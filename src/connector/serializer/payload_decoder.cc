@@ -232,18 +232,13 @@ Status decode_fast(std::span<const std::byte> frame, PayloadSink& sink) {
   const auto flags = std::to_integer<unsigned>(frame[2]);
   uint32_t skeleton = 0;
   uint64_t size = 0;
-  uint64_t sum = 0;
   std::memcpy(&skeleton, frame.data() + 4, sizeof skeleton);
   std::memcpy(&size, frame.data() + 8, sizeof size);
-  std::memcpy(&sum, frame.data() + kSumAt, sizeof sum);
   if (flags > kFlagSum || frame[3] != std::byte{0}) return broken("flags of no meaning");
   if (size != frame.size()) {
     return broken(fmt::format("{} bytes, it says {}", frame.size(), size));
   }
   if (skeleton > frame.size() - kPrefixBytes) return broken("a skeleton longer than the frame");
-  if (flags == kFlagSum && sum != sum_of_frame({&frame, 1})) {
-    return {Reason::kChecksum, "payload: its bytes are not those whose sum it carries"};
-  }
   const uint64_t begin = kPrefixBytes + skeleton;
   return TokenWalk(frame.subspan(kPrefixBytes, skeleton), Wire::kFast,
                    Sections(frame.subspan(begin), begin), sink)
@@ -256,6 +251,17 @@ Status decode_payload(std::span<const std::byte> frame, PayloadSink& sink) {
   if (frame.empty()) return broken("it is empty");
   if (frame[0] == std::byte{kFastByte}) return decode_fast(frame, sink);
   return TokenWalk(frame, Wire::kCompat, Sections(), sink).run();
+}
+
+Status check_sum(std::span<const std::byte> frame) {
+  if (frame.size() < kPrefixBytes || frame[0] != std::byte{kFastByte} ||
+      frame[1] != std::byte{kFastVersion} || (frame[2] & std::byte{kFlagSum}) == std::byte{0}) {
+    return {};
+  }
+  uint64_t sum = 0;
+  std::memcpy(&sum, frame.data() + kSumAt, sizeof sum);
+  if (sum == sum_of_frame({&frame, 1})) return {};
+  return {Reason::kChecksum, "payload: its bytes are not those whose sum it carries"};
 }
 
 }  // namespace stagelink::serializer

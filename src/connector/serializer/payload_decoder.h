@@ -33,8 +33,12 @@ class PayloadSink {
   virtual bool end() = 0;
 };
 
-// Gives the value of a frame of either form to the sink. A sum is checked first where there is one.
-// Errors: corrupt (frame, checksum); incompatible (version); cancelled if the sink has said so.
+// Gives the value of a frame of either form to the sink, all of it that is well-formed.
+// Errors: corrupt (frame); incompatible (version); cancelled if the sink has said so.
 Status decode_payload(std::span<const std::byte> frame, PayloadSink& sink);
+
+// Ok if the frame carries no sum, or the right one. Reads all of its bytes.
+// Errors: corrupt (checksum).
+Status check_sum(std::span<const std::byte> frame);
 
 }  // namespace stagelink::serializer
