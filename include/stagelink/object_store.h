@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -85,9 +86,13 @@ class ObjectView {
   std::unique_ptr<store::ViewState> state_;
 };
 
+// Asked every 100 ms by a call that waits: true ends it with cancelled. Empty: nobody is asked.
+using Interrupted = std::function<bool()>;
+
 struct PutOptions {
   Duration timeout = std::chrono::seconds(5);  // For space, and for a store that is elsewhere.
   Duration ttl = Duration::zero();  // Zero: the store's default; negative: for ever.
+  Interrupted interrupted;
 };
 
 struct StoreUsage {
@@ -115,15 +120,16 @@ class ObjectStore {
   ObjectStore(const ObjectStore&) = delete;
   ObjectStore& operator=(const ObjectStore&) = delete;
 
-  // Waits up to the timeout for space. Errors: limit (too_large: can never fit), no_space, timed_out,
-  // invalid_argument (the key), unreachable.
+  // Waits up to the timeout for space. Errors: limit (too_large: can never fit), no_space, cancelled,
+  // timed_out, invalid_argument (the key), unreachable.
   Result<ObjectWriter> create(std::string_view key, uint64_t size, const PutOptions& options = {});
   // create, append, seal. Gives the generation of the put.
   Result<uint64_t> put(std::string_view key, std::span<const std::byte> bytes, const PutOptions& options = {});
 
   // Looks at once with a zero timeout, otherwise waits for the put. Errors: not_found (zero timeout),
   // timed_out, superseded (expired, evicted: where the store knows), unreachable, peer_lost, corrupt.
-  Result<ObjectView> get(std::string_view key, Duration timeout = Duration::zero());
+  Result<ObjectView> get(std::string_view key, Duration timeout = Duration::zero(),
+                         const Interrupted& interrupted = {});
   // One answer a key, in order; the deadline is common.
   std::vector<Result<ObjectView>> get_many(std::span<const std::string> keys,
                                            Duration timeout = Duration::zero());

@@ -2,7 +2,8 @@
 
 An :class:`Engine` is the endpoint of one process. Memory that it allocates or registers is a
 :class:`Region`; peers reach it by its descriptor. A :class:`Session` moves batches of byte ranges
-between local and remote regions; each batch is one :class:`Transfer`.
+between local and remote regions; each batch is one :class:`Transfer`. An :class:`ObjectStore` keeps
+sealed bytes under keys for all processes that open it.
 
 Importing this package starts no thread and opens nothing.
 """
@@ -12,6 +13,9 @@ from ._core import (
     ByAddress,
     Engine,
     Notification,
+    ObjectStore,
+    ObjectView,
+    ObjectWriter,
     Peer,
     Region,
     RegionDesc,
@@ -57,6 +61,9 @@ __all__ = [
     "NotFound",
     "NotRegistered",
     "Notification",
+    "ObjectStore",
+    "ObjectView",
+    "ObjectWriter",
     "Peer",
     "PeerLost",
     "Permission",

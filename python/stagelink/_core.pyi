@@ -1,6 +1,6 @@
 """The engine of stagelink; use it through the package `stagelink`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 import enum
 import os
 import types
@@ -291,6 +291,133 @@ class Engine:
         """
         Ends all transfers, tells the peers, gives everything back. May be called again. Raises Busy, naming what still holds memory.
         """
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None) -> None: ...
+
+class ObjectPiece:
+    """Memory of an object that is being put; see ObjectWriter.pieces()."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class ObjectWriter:
+    """
+    An object that is being put. A context manager that aborts what is not sealed.
+    """
+
+    def pieces(self) -> list[memoryview]:
+        """
+        The object's memory, in order: one writable piece, but for what a store must split. Write nothing after seal().
+        """
+
+    def append(self, data: object) -> None:
+        """Copies bytes, an array or a tensor behind what was appended before."""
+
+    def seal(self) -> None:
+        """
+        Publishes the object: gets find it from now on, and who waits for it is woken.
+        """
+
+    def abort(self) -> None:
+        """Gives the memory back. May be called again."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def generation(self) -> int:
+        """That of the put, once it is sealed; 0 before."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None) -> None: ...
+
+class ObjectView:
+    """
+    A lease on a sealed object: its bytes stay as they are until it is released. Has the buffer protocol, read-only: memoryview(view), numpy.frombuffer(view). A context manager that releases.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def generation(self) -> int: ...
+
+    @property
+    def address(self) -> int: ...
+
+    def check(self) -> None:
+        """Raises if the bytes can no longer be trusted to stay."""
+
+    def release(self) -> None:
+        """Ends the lease, as soon as no buffer looks at it. May be called again."""
+
+    def __bytes__(self) -> bytes: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: types.TracebackType | None) -> None: ...
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class ObjectStore:
+    """
+    Sealed bytes under keys, shared by the processes that open the same store. A context manager that closes. All methods may run at the same time, and release the interpreter lock while they wait or copy.
+    """
+
+    def __init__(self, config: str | os.PathLike[str] | None = None, *, backend: str | None = None, eviction: str | None = None, ttl: Timeout | None = None, name: str | None = None, directory: str | None = None, capacity: Size | None = None, max_objects: int | None = None, keep: bool | None = None, lock_timeout: Timeout | None = None, host: str | None = None, port: int | None = None, connect_timeout: Timeout | None = None, request_timeout: Timeout | None = None, exclusive_connection: bool | None = None, cross_node_connection: bool | None = None, write_mode: str | None = None, chunk_bytes: Size | None = None, health_interval: Timeout | None = None, etcd_address: str | None = None, ring: str | None = None, tenant_id: str | None = None, access_key_file: str | None = None, secret_key_file: str | None = None, client_public_key_file: str | None = None, client_private_key_file: str | None = None, server_public_key_file: str | None = None, token_file: str | None = None, sdk_path: str | None = None) -> None:
+        """
+        Options come, in rising order of precedence, from defaults, section `store` of the file `config`, the environment (STAGELINK_STORE_...), and the keywords.
+        """
+
+    def create(self, key: str | Buffer, size: Size, timeout: Timeout = 5, ttl: Timeout | None = None) -> ObjectWriter:
+        """
+        Begins a put. Waits up to `timeout` for space. `ttl`: how long the object lives; None for the store's default, 0 for ever.
+        """
+
+    def put(self, key: str | Buffer, data: object, timeout: Timeout = 5, ttl: Timeout | None = None) -> int:
+        """
+        Copies bytes, an array or a tensor into the store. Gives the generation of the put.
+        """
+
+    def get(self, key: str | Buffer, timeout: Timeout = 0) -> ObjectView:
+        """
+        The object, without a copy. Waits up to `timeout` for its put; looks once with 0. Raises NotFound, TimedOut, Superseded and others.
+        """
+
+    def get_many(self, keys: Iterable[str | Buffer], timeout: Timeout = 0) -> list[ObjectView | BaseException]:
+        """
+        One answer a key, in order: a view, or the exception that get() would raise. The deadline is common.
+        """
+
+    def exists(self, key: str | Buffer) -> bool: ...
+
+    def erase(self, key: str | Buffer, generation: int = 0) -> None:
+        """
+        Also if there is none. With a generation, only that one is erased. Views stay.
+        """
+
+    def expire(self, key: str | Buffer, ttl: Timeout | None) -> None:
+        """The object goes `ttl` from now; None: never. Raises NotFound."""
+
+    def usage(self) -> dict[str, int]: ...
+
+    def check(self) -> None:
+        """Raises if operations fail just now. Does not wait for the store."""
+
+    def metrics_text(self) -> str:
+        """All counters, in the text format of Prometheus."""
+
+    @property
+    def name(self) -> str: ...
+
+    def __repr__(self) -> str: ...
+
+    def close(self, timeout: Timeout = 5) -> None:
+        """Ends what waits. Views stay valid. May be called again."""
 
     def __enter__(self) -> Self: ...
 
@@ -1064,3 +1191,38 @@ class MoriioPush:
 
     def close(self) -> None:
         """Aborts what is under way and joins the thread."""
+
+def omni_load_config(path: str, platform: str = '') -> str:
+    """A pipeline's configuration as JSON: stages, edges, ports."""
+
+def omni_read_config(json: str, name: str, platform: str = '') -> str:
+    """The same of a text."""
+
+def omni_stage(json: str, stage: str) -> str:
+    """What one stage is given of a configuration's edges, as JSON."""
+
+def omni_resolve_connector(json: str, stage_id: int, role: str, purpose: str, local_rank: int, replica: int) -> str:
+    """A connector's name and extra for one worker, as JSON."""
+
+def omni_connector_port(base: int, purpose: str, from_stage: int, local_rank: int, replica: int) -> int:
+    """The port of a transfer engine's sender."""
+
+class EncodePlan:
+    """An object that is ready to be written. It holds what it is made of."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def write_into(self, target: Buffer | Sequence[Buffer]) -> None:
+        """
+        Fill a buffer, or several in a row, of exactly `nbytes`. Each byte is copied once.
+        """
+
+    def to_bytes(self) -> bytes:
+        """The payload as bytes."""
+
+def plan_payload(object: object, wire: str, checksum: bool, reduce: Callable[[Any], tuple[str, Any] | None]) -> EncodePlan:
+    """See stagelink.serializer."""
+
+def decode_payload(buffer: Buffer, copy: bool, revive: Callable[[dict[Any, Any]], Any] | None) -> Any:
+    """See stagelink.serializer."""

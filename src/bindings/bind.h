@@ -13,6 +13,7 @@ void bind_transfer(nanobind::module_& m);
 void bind_session(nanobind::module_& m);
 void bind_peer(nanobind::module_& m);
 void bind_engine(nanobind::module_& m);
+void bind_store(nanobind::module_& m);
 void bind_moriio_messages(nanobind::module_& m);
 void bind_moriio_layout(nanobind::module_& m);
 void bind_moriio_io_types(nanobind::module_& m);

@@ -19,6 +19,7 @@ NB_MODULE(_core, m) {
   bind_session(m);
   bind_peer(m);
   bind_engine(m);
+  bind_store(m);
   bind_moriio_messages(m);
   bind_moriio_layout(m);
   bind_moriio_io_types(m);

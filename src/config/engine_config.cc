@@ -5,6 +5,7 @@
 
 #include "base/deadline.h"
 #include "base/endpoint.h"
+#include "config/store_config.h"
 
 namespace stagelink::config {
 namespace {
@@ -92,11 +93,13 @@ constexpr OptionRow kRows[] = {
      "Copies of at least this size bypass the cache. 0: calibrated for this machine.",
      field_of<&O::streaming_min_bytes>, 0, kAny},
     {"cma_min_run", T::kBytes, kData,
-     "Memory that cannot be mapped goes by `cma` if the pieces of a batch, neighbours merged, are at "
+     "Memory that cannot be mapped goes by `cma` if the pieces of a batch, neighbours merged, are "
+     "at "
      "least this long on average, else over a socket.",
      field_of<&O::cma_min_run>, 0, kGiB},
     {"allow_ptrace", T::kBool, kData,
-     "Allow every process of this user to use `cma` on this one, where `kernel.yama.ptrace_scope` is "
+     "Allow every process of this user to use `cma` on this one, where `kernel.yama.ptrace_scope` "
+     "is "
      "1 (`PR_SET_PTRACER_ANY`; lets them attach debuggers as well).",
      field_of<&O::allow_ptrace>, 0, 0},
     {"stream_stripes", T::kInteger, kData,
@@ -191,7 +194,9 @@ std::string to_text(const EngineOptions& options) {
 
 std::string engine_options_page() {
   const EngineOptions defaults;
-  return options_page(engine_option_table(), &defaults);
+  const StoreOptions store_defaults;
+  return options_page(engine_option_table(), &defaults) +
+         options_tables(store_option_table(), &store_defaults);
 }
 
 }  // namespace stagelink::config

@@ -24,7 +24,7 @@ Status check_engine_options(const EngineOptions& options);
 
 // What `stagelink config show` prints; load_engine_options reads it back to the same options.
 std::string to_text(const EngineOptions& options);
-// docs/options.md.
+// docs/options.md, with the options of a store behind those of an engine.
 std::string engine_options_page();
 
 }  // namespace stagelink::config

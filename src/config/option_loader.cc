@@ -80,6 +80,7 @@ class Loader {
     }
     for (const ConfigEntry& entry : root.entries) {
       if (entry.key.text != table_.section) {
+        if (is_section(entry.key.text)) continue;  // Somebody else's.
         return at(place(path, entry.key), not_a_section(entry.key.text));
       }
       SL_TRY(apply_section(entry.value, path));
@@ -135,17 +136,24 @@ class Loader {
     return {};
   }
 
+  static bool is_section(std::string_view name) noexcept {
+    const auto sections = known_sections();
+    return std::find(sections.begin(), sections.end(), name) != sections.end();
+  }
+
   Status not_a_section(std::string_view name) const {
     if (table_.find(name) != nullptr || table_.find_alias(name) != nullptr) {
       return Status(Reason::kUnknownKey,
                     fmt::format("`{}` stands at the top level; it belongs under `{}:`", name,
                                 table_.section));
     }
-    const std::string_view sections[] = {table_.section};
-    const bool near = !nearest_name(name, sections).empty();
-    return Status(Reason::kUnknownKey,
-                  fmt::format("unknown section `{}`; {} `{}`", escape_control(name.substr(0, 80)),
-                              near ? "did you mean" : "the only one is", table_.section));
+    const auto sections = known_sections();
+    const std::string_view near = nearest_name(name, sections);
+    const std::string hint = near.empty()
+                                 ? fmt::format("there are `{}`", fmt::join(sections, "`, `"))
+                                 : fmt::format("did you mean `{}`?", near);
+    return Status(Reason::kUnknownKey, fmt::format("unknown section `{}`; {}",
+                                                   escape_control(name.substr(0, 80)), hint));
   }
 
   Status apply_section(const ConfigNode& section, std::string_view path) {
@@ -247,7 +255,7 @@ std::string options_text(const OptionTable& table, const void* options) {
       continue;
     }
     const std::string text = value_text(row, options);
-    const bool quote = row.type == OptionType::kString;
+    const bool quote = row.type == OptionType::kString || row.type == OptionType::kChoice;
     const bool list = row.type == OptionType::kList;
     out += fmt::format("  {}: {}\n", row.name,
                        quote  ? quoted_text(text)

@@ -25,7 +25,9 @@ std::string default_cell(const OptionRow& row, const void* defaults) {
 }
 
 std::string range_cell(const OptionRow& row) {
-  if (row.type == OptionType::kList) return fmt::format("`{}`", fmt::join(row.choices, "`, `"));
+  if (row.type == OptionType::kList || row.type == OptionType::kChoice) {
+    return fmt::format("`{}`", fmt::join(row.choices, "`, `"));
+  }
   if (row.type == OptionType::kEffort) return "`off`, `try`, `require`";
   if (row.type == OptionType::kBool) return "`true`, `false`";
   const std::string text = expected_text(row);
@@ -51,11 +53,11 @@ In this order, a later source wins: the default, the file, the environment, the 
 | source | form |
 |---|---|
 | file | YAML, or JSON if the name ends in `.json`; named by `--config FILE` or `STAGELINK_CONFIG` |
-| environment | `STAGELINK_` and the name in capitals: `STAGELINK_COPY_THREADS=2`; empty counts as unset |
+| environment | `STAGELINK_` and the name in capitals: `STAGELINK_COPY_THREADS=2`, for a store `STAGELINK_STORE_`: `STAGELINK_STORE_CAPACITY=4GiB`; empty counts as unset |
 | command line | `--option name=value`, repeated |
-| Python | keyword arguments of the same names: `Engine(copy_threads=2)` |
+| Python | keyword arguments of the same names: `Engine(copy_threads=2)`, `ObjectStore(capacity="4GiB")` |
 
-A file holds one map with the section `engine`:
+A file holds one map with the sections `engine` and `store`, or one of them:
 
 ```yaml
 engine:
@@ -63,6 +65,10 @@ engine:
   transports: [shm, cma, unix, tcp]
   transfer_timeout: 10s
   inline_bytes: 64KiB
+store:
+  backend: shm
+  name: pipeline-a
+  capacity: 4GiB
 ```
 
 An empty file gives the defaults. Unknown and duplicate keys, keys at the wrong level, tags, anchors
@@ -79,6 +85,7 @@ a file and says what is wrong; `stagelink config show` prints what is in force.
 | integer | decimal digits, `-` before a negative one |
 | boolean | `true false yes no on off` |
 | effort | `off`; `try` falls back with one warning; `require` fails and names the limit |
+| choice | one of the texts named under range |
 | list | `[shm, cma, unix, tcp]` in files, `shm,cma,unix,tcp` as one text |
 | string | UTF-8 without control characters, line separators (U+0085, U+2028, U+2029), byte order marks and non-characters; in JSON within quotes |
 

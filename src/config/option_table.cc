@@ -123,6 +123,14 @@ struct Setter {
   Status operator()(int32_t* field) const { return set_integer(field); }
   Status operator()(uint32_t* field) const { return set_integer(field); }
   Status operator()(uint64_t* field) const { return set_integer(field); }
+  Status operator()(uint16_t* field) const { return set_integer(field); }
+  Status operator()(ChoiceField field) const {
+    if (text() == nullptr) return mistyped();
+    const auto found = std::find(row.choices.begin(), row.choices.end(), *text());
+    if (found == row.choices.end()) return mistyped();
+    *field.value = static_cast<uint8_t>(found - row.choices.begin());
+    return {};
+  }
   Status operator()(Duration* field) const {
     if (const int64_t* number = std::get_if<int64_t>(&value)) {
       return wrong(row, fmt::format("{}", *number), "a duration needs a unit: ns us ms s min h");
@@ -194,6 +202,10 @@ struct Formatter {
   std::string operator()(const std::vector<std::string>* field) const {
     return fmt::format("{}", fmt::join(*field, ","));
   }
+  std::string operator()(ChoiceField field) const {
+    return *field.value < row.choices.size() ? std::string(row.choices[*field.value])
+                                             : fmt::format("{}", *field.value);
+  }
   template <typename T>
   std::string operator()(const T* field) const {
     return row.type == OptionType::kBytes ? format_bytes(static_cast<uint64_t>(*field))
@@ -211,7 +223,11 @@ struct Checker {
     return static_cast<size_t>(*field) < kEfforts.size() ? Status() : out_of_range();
   }
   Status operator()(const std::vector<std::string>* field) const { return check_list(row, *field); }
+  Status operator()(ChoiceField field) const {
+    return *field.value < row.choices.size() ? Status() : out_of_range();
+  }
   Status operator()(const int32_t* field) const { return range(int64_t{*field}); }
+  Status operator()(const uint16_t* field) const { return range(uint64_t{*field}); }
   Status operator()(const uint32_t* field) const { return range(uint64_t{*field}); }
   Status operator()(const uint64_t* field) const { return range(*field); }
 
@@ -229,6 +245,11 @@ OptionField field_of_const(const OptionRow& row, const void* options) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> known_sections() noexcept {
+  static constexpr std::array<std::string_view, 2> kSections = {"engine", "store"};
+  return kSections;
+}
 
 const OptionRow* OptionTable::find(std::string_view name) const noexcept {
   const auto found = std::find_if(rows.begin(), rows.end(),
@@ -262,6 +283,7 @@ std::string expected_text(const OptionRow& row) {
     case OptionType::kList:
       return fmt::format("a list of {} to {} of: {}", row.min, row.max,
                          fmt::join(row.choices, ", "));
+    case OptionType::kChoice: return fmt::format("one of {}", fmt::join(row.choices, ", "));
     case OptionType::kString: return fmt::format("a text of {} to {} bytes", row.min, row.max);
     case OptionType::kInteger:
     case OptionType::kBytes:
@@ -286,6 +308,7 @@ std::string_view type_name(OptionType type) noexcept {
     case OptionType::kDuration: return "duration";
     case OptionType::kEffort: return "effort";
     case OptionType::kList: return "list";
+    case OptionType::kChoice: return "choice";
   }
   return "unknown";
 }

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -12,11 +13,25 @@
 
 namespace stagelink::config {
 
-// The field of an options struct that a row speaks of.
-using OptionField = std::variant<std::string*, bool*, int32_t*, uint32_t*, uint64_t*, Duration*,
-                                 Effort*, std::vector<std::string>*>;
+// An enumeration of one byte whose values count from 0, by the names of a row's `choices`.
+struct ChoiceField {
+  uint8_t* value;
+};
 
-enum class OptionType : uint8_t { kString, kBool, kInteger, kBytes, kDuration, kEffort, kList };
+// The field of an options struct that a row speaks of.
+using OptionField = std::variant<std::string*, bool*, int32_t*, uint32_t*, uint64_t*, uint16_t*,
+                                 Duration*, Effort*, std::vector<std::string>*, ChoiceField>;
+
+enum class OptionType : uint8_t {
+  kString,
+  kBool,
+  kInteger,
+  kBytes,
+  kDuration,
+  kEffort,
+  kList,
+  kChoice,
+};
 
 struct OptionRow {
   std::string_view name;
@@ -28,7 +43,7 @@ struct OptionRow {
   // a string, the entries of a list.
   int64_t min = 0;
   int64_t max = 0;
-  std::span<const std::string_view> choices{};       // Of a list's entries; empty: any.
+  std::span<const std::string_view> choices{};       // Of a list's entries (empty: any), a choice.
   Status (*check)(std::string_view text) = nullptr;  // Further check of a string that is not empty.
   bool secret = false;                               // Its value is never printed.
 };
@@ -54,13 +69,31 @@ struct OptionTable {
 };
 
 // The field of `Member` in an options struct behind a void*.
+template <typename T>
+OptionField as_field(T& field) noexcept {
+  if constexpr (std::is_enum_v<T> && !std::is_same_v<T, Effort>) {
+    static_assert(sizeof(T) == 1);
+    return ChoiceField{reinterpret_cast<uint8_t*>(&field)};
+  } else {
+    return &field;
+  }
+}
 template <typename Struct, typename T>
 OptionField field_in(void* options, T Struct::*member) noexcept {
-  return &(static_cast<Struct*>(options)->*member);
+  return as_field(static_cast<Struct*>(options)->*member);
 }
 template <auto Member>
 OptionField field_of(void* options) noexcept {
   return field_in(options, Member);
+}
+// `Member` of the struct that is `Part` of the options.
+template <typename Struct, typename Inner, typename T>
+OptionField field_within(void* options, Inner Struct::*part, T Inner::*member) noexcept {
+  return as_field(static_cast<Struct*>(options)->*part.*member);
+}
+template <auto Part, auto Member>
+OptionField field_of(void* options) noexcept {
+  return field_within(options, Part, Member);
 }
 
 // One scalar as text, or a value that already has a type (JSON, Python).
@@ -77,6 +110,9 @@ Status check_value(const OptionRow& row, const void* options);
 // "size, 4KiB to 1GiB": type, range and choices for messages and docs.
 std::string expected_text(const OptionRow& row);
 std::string_view type_name(OptionType type) noexcept;
+
+// What a file may hold beside each other: "engine", "store".
+std::span<const std::string_view> known_sections() noexcept;
 
 // unknown_key, with the nearest name of the table.
 Status unknown_option(const OptionTable& table, std::string_view name);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "config/store_config.h"
 #include "store/backend.h"
 #include "store/shm/shm_backend.h"
 #include "store/store_metrics.h"
@@ -35,6 +36,26 @@ Result<std::shared_ptr<store::Backend>> make_backend(const StoreOptions& options
   }
   return Status(Reason::kUnsupported, fmt::format("backend: {} is not one that this build has: shm",
                                                   static_cast<int>(options.backend)));
+}
+
+constexpr Duration kPiece = std::chrono::milliseconds(100);
+
+// Whether a wait that has ended at its deadline may go on.
+bool is_waiting(Reason reason) noexcept {
+  return reason == Reason::kTimedOut || reason == Reason::kNoSpace;
+}
+
+// A call that waits, interrupted now and then by the question whether it shall go on.
+template <typename Call>
+auto in_pieces(const Call& call, const Deadline& deadline, const Interrupted& interrupted)
+    -> decltype(call(deadline)) {
+  if (!interrupted) return call(deadline);
+  for (;;) {
+    const Deadline piece = Deadline::earlier(deadline, Deadline::in(kPiece));
+    auto result = call(piece);
+    if (result.ok() || !is_waiting(result.status().reason()) || deadline.passed()) return result;
+    if (interrupted()) return Status(Reason::kCancelled, "interrupted while it waited");
+  }
 }
 
 std::string labels_of(const StoreOptions& options) {
@@ -97,6 +118,7 @@ uint64_t ObjectView::generation() const noexcept { return state_->generation(); 
 Status ObjectView::valid() const { return state_->valid(); }
 
 Result<std::unique_ptr<ObjectStore>> ObjectStore::open(const StoreOptions& options) {
+  SL_TRY(config::check_store_options(options));
   SL_ASSIGN(auto backend, make_backend(options));
   return std::unique_ptr<ObjectStore>(new ObjectStore(options, std::move(backend)));
 }
@@ -112,18 +134,17 @@ Result<ObjectWriter> ObjectStore::create(std::string_view key, uint64_t size,
                                          const PutOptions& options) {
   const auto start = StoreMetrics::Clock::now();
   const Duration ttl = options.ttl == Duration::zero() ? options_.ttl : options.ttl;
-  Status status = check_key(key);
-  if (status.ok()) {
-    auto made = backend_->create(key, size, {Deadline::after(start, options.timeout), ttl});
-    metrics_->count(StoreCall::kCreate, made.status().reason());
-    if (made.ok()) {
-      metrics_->observe(StoreCall::kCreate, StoreMetrics::Clock::now() - start);
-      return ObjectWriter(*std::move(made), metrics_);
-    }
-    return made.status();
-  }
-  metrics_->count(StoreCall::kCreate, status.reason());
-  return status;
+  const auto look = [&](const Deadline& deadline) {
+    return backend_->create(key, size, {deadline, ttl});
+  };
+  const Status status = check_key(key);
+  auto made = status.ok()
+                  ? in_pieces(look, Deadline::after(start, options.timeout), options.interrupted)
+                  : Result<store::WriterPtr>(status);
+  metrics_->count(StoreCall::kCreate, made.status().reason());
+  if (!made.ok()) return made.status();
+  metrics_->observe(StoreCall::kCreate, StoreMetrics::Clock::now() - start);
+  return ObjectWriter(*std::move(made), metrics_);
 }
 
 Result<uint64_t> ObjectStore::put(std::string_view key, std::span<const std::byte> bytes,
@@ -134,32 +155,34 @@ Result<uint64_t> ObjectStore::put(std::string_view key, std::span<const std::byt
   return writer.generation();
 }
 
-Result<ObjectView> ObjectStore::get(std::string_view key, Duration timeout) {
+Result<ObjectView> ObjectStore::get(std::string_view key, Duration timeout,
+                                    const Interrupted& interrupted) {
   const auto start = StoreMetrics::Clock::now();
-  Status status = check_key(key);
-  if (status.ok()) {
-    auto view = backend_->get(key, {Deadline::after(start, timeout), timeout > Duration::zero()});
-    metrics_->count(StoreCall::kGet, view.status().reason());
-    if (!view.ok()) return view.status();
-    metrics_->observe(StoreCall::kGet, StoreMetrics::Clock::now() - start);
-    metrics_->count_got_bytes((*view)->bytes().size());
-    return ObjectView(*std::move(view));
-  }
-  metrics_->count(StoreCall::kGet, status.reason());
-  return status;
+  const bool waits = timeout > Duration::zero();
+  const auto look = [&](const Deadline& deadline) { return backend_->get(key, {deadline, waits}); };
+  const Status status = check_key(key);
+  auto view = status.ok() ? in_pieces(look, Deadline::after(start, timeout), interrupted)
+                          : Result<store::ViewPtr>(status);
+  metrics_->count(StoreCall::kGet, view.status().reason());
+  if (!view.ok()) return view.status();
+  metrics_->observe(StoreCall::kGet, StoreMetrics::Clock::now() - start);
+  metrics_->count_got_bytes((*view)->bytes().size());
+  return ObjectView(*std::move(view));
 }
 
 std::vector<Result<ObjectView>> ObjectStore::get_many(std::span<const std::string> keys,
                                                       Duration timeout) {
+  std::vector<std::string> good;
+  for (const std::string& key : keys) {
+    if (check_key(key).ok()) good.push_back(key);
+  }
+  std::vector<Result<store::ViewPtr>> found = backend_->get_many(good, get_terms(timeout));
   std::vector<Result<ObjectView>> out;
   out.reserve(keys.size());
+  size_t next = 0;
   for (const std::string& key : keys) {
     const Status status = check_key(key);
-    if (status.ok()) continue;
-    for (size_t i = 0; i < keys.size(); ++i) out.emplace_back(status);
-    return out;
-  }
-  for (Result<store::ViewPtr>& view : backend_->get_many(keys, get_terms(timeout))) {
+    Result<store::ViewPtr> view = status.ok() ? std::move(found[next++]) : status;
     metrics_->count(StoreCall::kGet, view.status().reason());
     if (!view.ok()) {
       out.emplace_back(view.status());

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "stagelink/engine_options.h"
+#include "stagelink/store_options.h"
 
 namespace stagelink::bindings {
 
@@ -13,5 +14,9 @@ EngineOptions engine_options(nanobind::handle config, const nanobind::kwargs& ke
 
 // The signature of stagelink.Engine with every option of the table by name and type.
 const char* engine_signature();
+
+// The same for stagelink.ObjectStore.
+StoreOptions store_options(nanobind::handle config, const nanobind::kwargs& keywords);
+const char* store_signature();
 
 }  // namespace stagelink::bindings

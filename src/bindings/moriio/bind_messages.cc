@@ -334,6 +334,7 @@ struct ToPython {
   }
   nb::object operator()(const std::vector<std::string>*) const { return nb::none(); }
   nb::object operator()(const Effort*) const { return nb::none(); }
+  nb::object operator()(config::ChoiceField) const { return nb::none(); }  // It has none.
   template <typename T>
   nb::object operator()(const T* field) const {
     return nb::cast(*field);

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include "base/fork_guard.h"
+#include "base/mutex.h"
 #include "base/text.h"
 #include "memory/memory_room.h"
+#include "memory/pin_gate.h"
 #include "store/shm/arena.h"
 #include "store/shm/shm_objects.h"
 
@@ -40,8 +42,9 @@ struct Look {
 class ShmBackend final : public Backend {
  public:
   ShmBackend(const StoreOptions& options, std::shared_ptr<Arena> arena)
-      : options_(options), life_(std::make_shared<StoreLife>(std::move(arena))) {}
-  ~ShmBackend() override { (void)close(Deadline::in(Duration::zero())); }
+      : options_(options),
+        fork_token_(ForkGuard::arm()),
+        life_(std::make_shared<StoreLife>(std::move(arena))) {}
 
   Result<WriterPtr> create(std::string_view key, uint64_t size, const PutTerms& terms) override;
   Result<ViewPtr> get(std::string_view key, const GetTerms& terms) override;
@@ -54,8 +57,26 @@ class ShmBackend final : public Backend {
   Status close(const Deadline& deadline) override;
 
  private:
+  // While this lives and is ok, the store does not leave the arena.
+  class Use {
+   public:
+    explicit Use(ShmBackend& backend);
+    ~Use() {
+      if (pinned_) backend_.gate_.unpin();
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    const Status& status() const noexcept { return status_; }
+
+   private:
+    ShmBackend& backend_;
+    Status status_;
+    bool pinned_ = false;
+  };
+
   Arena& arena() const noexcept { return *life_->arena; }
-  Status usable() const;
+  bool forked() const noexcept { return ForkGuard::forked(fork_token_); }
+  Status closed_meanwhile() const;
   uint32_t try_place(const Arena::Locked& locked, const ObjectTable::Put& put, bool sweep_dead);
   Status no_space(const ObjectTable::Put& put) const;
   Look look(uint64_t hash, std::string_view key);
@@ -63,17 +84,29 @@ class ShmBackend final : public Backend {
   Result<Look> settle(uint64_t hash, std::string_view key);
 
   const StoreOptions options_;
-  const std::shared_ptr<StoreLife> life_;
+  const uint64_t fork_token_;
+  memory::PinGate gate_;
+  Mutex close_mutex_;                // Of several that close, one leaves.
+  std::shared_ptr<StoreLife> life_;  // Null once closed, which nobody sees who is not in the gate.
 };
 
-Status ShmBackend::usable() const {
-  if (arena().forked()) return forked_status("the store");
-  if (life_->closed.load()) return Status(Reason::kClosed, "the store was closed");
-  return {};
+ShmBackend::Use::Use(ShmBackend& backend) : backend_(backend) {
+  if (backend.forked()) {
+    status_ = forked_status("the store");
+  } else if (!backend.gate_.try_pin()) {
+    status_ = Status(Reason::kClosed, "the store was closed");
+  } else {
+    pinned_ = true;
+  }
+}
+
+Status ShmBackend::closed_meanwhile() const {
+  return gate_.closed() ? Status(Reason::kClosed, "the store was closed") : Status();
 }
 
 Result<WriterPtr> ShmBackend::create(std::string_view key, uint64_t size, const PutTerms& terms) {
-  SL_TRY(usable());
+  const Use use(*this);
+  SL_TRY(use.status());
   const uint64_t capacity = arena().map().geometry().capacity;
   if (size > capacity || span_of(size, key.size()) > capacity) {
     return Status(Reason::kTooLarge,
@@ -90,7 +123,7 @@ Result<WriterPtr> ShmBackend::create(std::string_view key, uint64_t size, const 
       if (slot != kNone) return WriterPtr(std::make_unique<ShmWriter>(life_, slot, terms.ttl));
       armed = WaitWord(arena().space_word()).arm();
     }
-    SL_TRY(usable());
+    SL_TRY(closed_meanwhile());
     if (terms.deadline.passed()) return no_space(put);
     // The first look goes without the search for dead processes, which costs a system call each.
     if (first) continue;
@@ -179,11 +212,13 @@ Result<Look> ShmBackend::settle(uint64_t hash, std::string_view key) {
 }
 
 Result<ViewPtr> ShmBackend::get(std::string_view key, const GetTerms& terms) {
+  const Use use(*this);
+  SL_TRY(use.status());
   const uint64_t hash = arena().map().hash_of(key);
   WaitWord word(arena().key_word(hash));
   uint32_t armed = 0;
   for (bool is_armed = false;; is_armed = true) {
-    SL_TRY(usable());
+    SL_TRY(closed_meanwhile());
     SL_ASSIGN(Look found, settle(hash, key));
     if (found.view != nullptr) return std::move(found.view);
     if (found.grave != Grave::kEmpty) {
@@ -206,13 +241,15 @@ Result<ViewPtr> ShmBackend::get(std::string_view key, const GetTerms& terms) {
 }
 
 Result<bool> ShmBackend::exists(std::string_view key) {
-  SL_TRY(usable());
+  const Use use(*this);
+  SL_TRY(use.status());
   SL_ASSIGN(const Look found, settle(arena().map().hash_of(key), key));
   return found.view != nullptr;
 }
 
 Status ShmBackend::erase(std::string_view key, uint64_t generation) {
-  SL_TRY(usable());
+  const Use use(*this);
+  SL_TRY(use.status());
   SL_ASSIGN(const auto locked, arena().lock());
   const uint32_t at = locked.objects().find(arena().map().hash_of(key), key);
   if (at == kNone) return {};
@@ -222,7 +259,8 @@ Status ShmBackend::erase(std::string_view key, uint64_t generation) {
 }
 
 Status ShmBackend::expire(std::string_view key, Duration ttl) {
-  SL_TRY(usable());
+  const Use use(*this);
+  SL_TRY(use.status());
   SL_ASSIGN(const auto locked, arena().lock());
   const uint64_t now = now_ns();
   (void)locked.objects().sweep_expired(now);
@@ -237,7 +275,8 @@ Status ShmBackend::expire(std::string_view key, Duration ttl) {
 }
 
 Result<StoreUsage> ShmBackend::usage() {
-  SL_TRY(usable());
+  const Use use(*this);
+  SL_TRY(use.status());
   SL_ASSIGN(const auto locked, arena().lock());
   (void)locked.objects().sweep_expired(now_ns());
   (void)locked.objects().sweep_retired();
@@ -253,9 +292,14 @@ Result<StoreUsage> ShmBackend::usage() {
   return usage;
 }
 
-Status ShmBackend::health() { return usable(); }
+Status ShmBackend::health() {
+  const Use use(*this);
+  return use.status();
+}
 
 std::string ShmBackend::metrics_text(std::string_view labels) {
+  const Use use(*this);
+  if (!use.status().ok()) return {};
   auto usage = this->usage();
   if (!usage.ok()) return {};
   struct Row {
@@ -285,9 +329,21 @@ std::string ShmBackend::metrics_text(std::string_view labels) {
   return out;
 }
 
-Status ShmBackend::close(const Deadline&) {
-  if (arena().forked()) return forked_status("the store");
-  if (!life_->closed.exchange(true)) arena().wake_everybody();
+Status ShmBackend::close(const Deadline& deadline) {
+  if (forked()) return forked_status("the store");
+  if (!gate_.closed()) {
+    const Use use(*this);
+    gate_.close();
+    if (use.status().ok()) {
+      life_->closed.store(true);
+      arena().wake_everybody();
+    }
+  }
+  if (!gate_.wait_unpinned(deadline)) {
+    return Status(Reason::kBusy, "close: calls of other threads are still under way");
+  }
+  const MutexLock lock(close_mutex_);
+  life_.reset();
   return {};
 }
 

@@ -1,4 +1,5 @@
 #include "config/engine_config.h"
+#include "config/store_config.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -105,9 +106,9 @@ TEST_F(EngineConfigTest, AKeyAtTheWrongLevelSaysWhereItBelongs) {
   EXPECT_EQ(failure_of("copy_threads: 2\n"),
             "1:1: `copy_threads` stands at the top level; it belongs under `engine:`");
   EXPECT_EQ(failure_of("engin:\n  name: x\n"),
-            "1:1: unknown section `engin`; did you mean `engine`");
+            "1:1: unknown section `engin`; did you mean `engine`?");
   EXPECT_EQ(failure_of("other:\n  name: x\n"),
-            "1:1: unknown section `other`; the only one is `engine`");
+            "1:1: unknown section `other`; there are `engine`, `store`");
   EXPECT_EQ(failure_of("engine:\n  engine:\n    name: x\n"), "2:3: unknown option `engine`");
   EXPECT_NE(failure_of("engine:\n  bind:\n    host: x\n").find("3:5: bind: expected a text"),
             std::string::npos);
@@ -415,30 +416,36 @@ TEST(OptionsPageTest, ItsExampleOfAFileLoads) {
   EXPECT_EQ(options.name, "decode-0");
 }
 
-// Adding a field to EngineOptions without a row fails here: the rows cover the struct without holes
+struct FieldSize {
+  template <typename T>
+  size_t operator()(const T*) const {
+    return sizeof(T);
+  }
+  size_t operator()(ChoiceField) const { return 1; }
+};
+
+struct FieldAddress {
+  template <typename T>
+  const char* operator()(const T* field) const {
+    return reinterpret_cast<const char*>(field);
+  }
+  const char* operator()(ChoiceField field) const {
+    return reinterpret_cast<const char*>(field.value);
+  }
+};
+
+// Adding a field to the options without a row fails here: the rows cover the struct without holes
 // larger than padding.
-TEST(OptionTableTest, EveryFieldHasExactlyOneRow) {
-  struct Size {
-    size_t operator()(const std::string*) const { return sizeof(std::string); }
-    size_t operator()(const bool*) const { return sizeof(bool); }
-    size_t operator()(const int32_t*) const { return sizeof(int32_t); }
-    size_t operator()(const uint32_t*) const { return sizeof(uint32_t); }
-    size_t operator()(const uint64_t*) const { return sizeof(uint64_t); }
-    size_t operator()(const Duration*) const { return sizeof(Duration); }
-    size_t operator()(const Effort*) const { return sizeof(Effort); }
-    size_t operator()(const std::vector<std::string>*) const {
-      return sizeof(std::vector<std::string>);
-    }
-  };
-  EngineOptions options;
+template <typename Options>
+void expect_a_row_for_every_field(const OptionTable& table) {
+  Options options;
   std::map<size_t, size_t> fields;  // Offset to size.
   std::set<std::string_view> names;
-  for (const OptionRow& row : engine_option_table().rows) {
+  for (const OptionRow& row : table.rows) {
     const OptionField field = row.field(&options);
-    const auto* address =
-        std::visit([](auto* p) { return reinterpret_cast<const char*>(p); }, field);
+    const char* address = std::visit(FieldAddress{}, field);
     const auto offset = static_cast<size_t>(address - reinterpret_cast<const char*>(&options));
-    EXPECT_TRUE(fields.emplace(offset, std::visit(Size{}, field)).second) << row.name;
+    EXPECT_TRUE(fields.emplace(offset, std::visit(FieldSize{}, field)).second) << row.name;
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
     EXPECT_FALSE(row.text.empty()) << row.name;
   }
@@ -447,7 +454,12 @@ TEST(OptionTableTest, EveryFieldHasExactlyOneRow) {
     EXPECT_LT(offset - end, sizeof(uint64_t)) << "a field before offset " << offset;
     end = offset + size;
   }
-  EXPECT_LT(sizeof(EngineOptions) - end, sizeof(uint64_t));
+  EXPECT_LT(sizeof(Options) - end, sizeof(uint64_t));
+}
+
+TEST(OptionTableTest, EveryFieldHasExactlyOneRow) {
+  expect_a_row_for_every_field<EngineOptions>(engine_option_table());
+  expect_a_row_for_every_field<StoreOptions>(store_option_table());
 }
 
 }  // namespace
