@@ -69,7 +69,11 @@ class Rank:
         self._place = place
         self._kv_heads = kv_heads
         name = f"{role}:{settings.engine_id}:tp{place.tp_rank}:dp{place.dp_local}"
-        options = {"transports": TRANSPORTS[settings.backend]} if settings.backend != "auto" else {}
+        options: dict[str, Any] = {}
+        if settings.backend != "auto":
+            options["transports"] = TRANSPORTS[settings.backend]
+        if settings.secret_file:
+            options["secret_file"] = settings.secret_file
         self._engine = IOEngine(name, IOEngineConfig(settings.host_ip, 0, options))
         self._engine.create_backend(BackendType.RDMA)
         self._rank = ConnectorRank(
@@ -84,6 +88,7 @@ class Rank:
             dp_rank=place.dp_rank,
             dp_local=place.dp_local,
             zmq_library=zmq_library(),
+            secret_file=settings.secret_file,
             transfer_timeout=settings.transfer_timeout,
             defer_timeout=settings.defer_timeout,
         )

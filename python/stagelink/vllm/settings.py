@@ -27,6 +27,7 @@ class Settings:
     http_port: int
     proxy_ip: str
     proxy_ping_port: int
+    secret_file: str
     read_mode: bool
     async_load: bool
     early_push: bool

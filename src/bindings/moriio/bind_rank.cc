@@ -124,6 +124,7 @@ void create(PyRank* self, nb::object engine, const nb::kwargs& given) {
   options.dp_rank = number("dp_rank");
   options.dp_local = number("dp_local");
   options.zmq_library = nb::cast<std::string>(given["zmq_library"]);
+  options.secret_file = nb::cast<std::string>(given["secret_file"]);
   options.transfer_timeout = to_duration(given["transfer_timeout"], "transfer_timeout");
   options.defer_timeout = to_duration(given["defer_timeout"], "defer_timeout");
   new (self) PyRank(options, std::move(engine));

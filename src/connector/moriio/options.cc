@@ -61,6 +61,11 @@ constexpr OptionRow kRows[] = {
     {"proxy_ping_port", T::kInteger, kAddresses,
      "Port of the proxy for heartbeats. Needed with `proxy_ip`.", field_of<&O::proxy_ping_port>, 0,
      kMaxPort},
+    {"secret_file", T::kString, kAddresses,
+     "Handshakes, notifications and transfers only with peers that hold the same secret: a file of "
+     "at least 32 random bytes, mode 0600. Empty: with anybody. Peers of vLLM's own connector have "
+     "none.",
+     field_of<&O::secret_file>, 0, 4095},
 
     {"read_mode", T::kBool, kMoving,
      "Decode reads the blocks when prefill is done. `false`: prefill writes them.",

@@ -24,6 +24,7 @@ struct MoriioOptions {
   uint32_t http_port = 0;
   std::string proxy_ip;
   uint32_t proxy_ping_port = 0;
+  std::string secret_file;
 
   bool read_mode = false;
   bool async_load = true;

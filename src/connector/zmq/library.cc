@@ -60,6 +60,8 @@ std::string find_all(void* handle, Functions& out) {
   find(handle, "zmq_errno", out.error_number, missing);
   find(handle, "zmq_strerror", out.error_text, missing);
   find(handle, "zmq_version", out.version, missing);
+  find(handle, "zmq_has", out.has, missing);
+  find(handle, "zmq_socket_monitor", out.socket_monitor, missing);
   return missing;
 }
 

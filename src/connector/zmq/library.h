@@ -35,6 +35,8 @@ struct Functions {
   int (*error_number)();
   const char* (*error_text)(int);
   void (*version)(int*, int*, int*);
+  int (*has)(const char*);
+  int (*socket_monitor)(void*, const char*, int);
 };
 
 // libzmq, loaded when a program first needs it and kept until the process ends (its threads and

@@ -23,11 +23,11 @@ struct SenderOptions {
   Duration linger = std::chrono::milliseconds(200);  // For what is under way at the end.
 };
 
-// Small messages to many peers, a socket for each address. A peer that does not answer delays nobody
-// but itself. Messages to one peer keep their order.
+// Small messages to many peers, a socket for each address. A peer that does not answer delays
+// nobody but itself. Messages to one peer keep their order.
 //
-// What a connection takes at once is sent by the caller, which saves waking a thread; the rest waits
-// with the senders' own thread.
+// What a connection takes at once is sent by the caller, which saves waking a thread; the rest
+// waits with the senders' own thread.
 //
 // Thread-safety: all methods may run at the same time.
 class Senders {

@@ -82,18 +82,31 @@ Result<uint16_t> bound_port(const Library& library, void* socket) {
 
 // --- Context ---
 
-Result<std::shared_ptr<Context>> Context::create(std::shared_ptr<const Library> library) {
+Result<std::shared_ptr<Context>> Context::create(std::shared_ptr<const Library> library,
+                                                 std::shared_ptr<const CurveKeys> keys) {
+  if (keys != nullptr && library->functions().has("curve") == 0) {
+    return Status(Reason::kUnsupported,
+                  fmt::format("ZeroMQ {} was built without CURVE, which a secret needs: install "
+                              "Debian's libzmq5 or the Python package pyzmq",
+                              library->version()));
+  }
   void* const handle = library->functions().ctx_new();
   if (handle == nullptr) return library->last_error("a ZeroMQ context");
   // Above the library's 1023: the bounds of those who open sockets are narrower.
   library->functions().ctx_set(handle, ZMQ_MAX_SOCKETS, 8192);
-  return std::shared_ptr<Context>(new Context(std::move(library), handle));
+  std::shared_ptr<Context> context(new Context(std::move(library), std::move(keys), handle));
+  if (context->keys_ != nullptr) {
+    SL_ASSIGN(context->door_, Door::open(context->library_, handle, context->keys_));
+  }
+  return context;
 }
 
-Context::Context(std::shared_ptr<const Library> library, void* handle) noexcept
-    : library_(std::move(library)), handle_(handle) {}
+Context::Context(std::shared_ptr<const Library> library, std::shared_ptr<const CurveKeys> keys,
+                 void* handle) noexcept
+    : library_(std::move(library)), keys_(std::move(keys)), handle_(handle) {}
 
 Context::~Context() {
+  door_.reset();
   // Waits for the sockets' linger at most; all of them are closed.
   while (library_->functions().ctx_term(handle_) != 0 &&
          library_->functions().error_number() == EINTR) {
@@ -148,6 +161,25 @@ void Socket::close() noexcept {
 Status Socket::set(int option, int value) {
   if (library().functions().setsockopt(handle_, option, &value, sizeof value) == 0) return {};
   return library().last_error(fmt::format("option {} of a ZeroMQ socket", option));
+}
+
+Status Socket::show_keys(bool listens) {
+  const CurveKeys* const keys = context_->keys();
+  if (keys == nullptr) return {};
+  const auto set_key = [&](int option, const CurveKey& key) {
+    if (library().functions().setsockopt(handle_, option, key.data(), key.size()) == 0) {
+      return Status();
+    }
+    return library().last_error("the keys of a ZeroMQ socket");
+  };
+  const CurvePair& own = listens ? keys->listener() : keys->caller();
+  SL_TRY(set_key(ZMQ_CURVE_SECRETKEY, own.secret_key));
+  if (listens) {
+    SL_TRY(context_->door()->watch(handle_));
+    return set(ZMQ_CURVE_SERVER, 1);
+  }
+  SL_TRY(set_key(ZMQ_CURVE_PUBLICKEY, own.public_key));
+  return set_key(ZMQ_CURVE_SERVERKEY, keys->listener().public_key);
 }
 
 Result<std::optional<Frames>> Socket::receive(const Deadline& deadline, int wake_fd) {
@@ -210,6 +242,7 @@ Result<Router> Router::bind(std::shared_ptr<Context> context, const BindOptions&
   Router router(std::move(socket), std::move(endpoint));
   // A reply to a peer that has gone, or does not read, fails instead of vanishing.
   SL_TRY(router.set(ZMQ_ROUTER_MANDATORY, 1));
+  SL_TRY(router.show_keys(true));
   const std::string url = url_of(router.endpoint_);
   if (router.library().functions().bind(router.handle(), url.c_str()) != 0) {
     return router.library().last_error("listening on " + url);
@@ -225,6 +258,7 @@ Result<Dealer> Dealer::connect(std::shared_ptr<Context> context, const Endpoint&
   SL_ASSIGN(Socket socket, create(std::move(context), ZMQ_DEALER, limits, is_ipv6(peer.host)));
   Dealer dealer(std::move(socket));
   SL_TRY(dealer.set(ZMQ_IMMEDIATE, 1));
+  SL_TRY(dealer.show_keys(false));
   SL_TRY(dealer.set(ZMQ_RECONNECT_IVL, 50));
   SL_TRY(dealer.set(ZMQ_RECONNECT_IVL_MAX, 1000));
   const std::string url = url_of(peer);

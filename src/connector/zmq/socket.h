@@ -10,6 +10,8 @@
 
 #include "base/deadline.h"
 #include "base/endpoint.h"
+#include "connector/zmq/curve_keys.h"
+#include "connector/zmq/door.h"
 #include "connector/zmq/library.h"
 #include "stagelink/result.h"
 
@@ -20,23 +22,31 @@ using Frames = std::vector<Bytes>;
 using FrameSpan = std::span<const std::byte>;
 
 // One ZeroMQ context: its thread does the input and output of all its sockets, each of which keeps
-// it alive. It cannot be used in a forked child.
+// it alive. With keys, its listeners admit only who holds the same, and it connects only to such;
+// what passes is encrypted then. It cannot be used in a forked child.
 //
 // Thread-safety: all methods may run at the same time.
 class Context {
  public:
-  static Result<std::shared_ptr<Context>> create(std::shared_ptr<const Library> library);
+  // Errors: limit (nofile); unsupported if there are keys and the library was built without CURVE.
+  static Result<std::shared_ptr<Context>> create(std::shared_ptr<const Library> library,
+                                                 std::shared_ptr<const CurveKeys> keys = nullptr);
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
   const Library& library() const noexcept { return *library_; }
   void* handle() const noexcept { return handle_; }
+  const CurveKeys* keys() const noexcept { return keys_.get(); }
+  Door* door() const noexcept { return door_.get(); }  // Null without keys.
 
  private:
-  Context(std::shared_ptr<const Library> library, void* handle) noexcept;
+  Context(std::shared_ptr<const Library> library, std::shared_ptr<const CurveKeys> keys,
+          void* handle) noexcept;
   const std::shared_ptr<const Library> library_;
+  const std::shared_ptr<const CurveKeys> keys_;
   void* const handle_;
+  std::unique_ptr<Door> door_;
 };
 
 struct SocketLimits {
@@ -72,6 +82,7 @@ class Socket {
   static Result<Socket> create(std::shared_ptr<Context> context, int type,
                                const SocketLimits& limits, bool ipv6);
   Status set(int option, int value);
+  Status show_keys(bool listens);  // Those of the context, if it has some.
 
  private:
   Socket(std::shared_ptr<Context> context, void* handle, const SocketLimits& limits) noexcept;

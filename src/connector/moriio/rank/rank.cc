@@ -22,6 +22,7 @@ WrapperOptions wrapper_options(const RankOptions& options) {
   made.table.role = options.role;
   made.table.tp_size = options.place.tp_size;
   made.zmq_library = options.zmq_library;
+  made.secret_file = options.secret_file;
   made.notify_timeout = kNotifyTimeout;
   return made;
 }

@@ -28,6 +28,7 @@ struct RankOptions {
   uint32_t handshake_port = 0;
   uint32_t notify_port = 0;
   std::string zmq_library;
+  std::string secret_file;
   Duration transfer_timeout = std::chrono::seconds(30);
   Duration defer_timeout = std::chrono::seconds(60);
 };

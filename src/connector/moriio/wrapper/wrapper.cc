@@ -45,8 +45,12 @@ Wrapper::~Wrapper() { close(); }
 Result<std::shared_ptr<zmq::Context>> Wrapper::context() {
   if (closed_) return closed();
   if (context_ == nullptr) {
+    std::shared_ptr<const zmq::CurveKeys> keys;
+    if (!options_.secret_file.empty()) {
+      SL_ASSIGN(keys, zmq::CurveKeys::from_file(options_.secret_file));
+    }
     SL_ASSIGN(auto library, zmq::Library::load(options_.zmq_library));
-    SL_ASSIGN(context_, zmq::Context::create(std::move(library)));
+    SL_ASSIGN(context_, zmq::Context::create(std::move(library), std::move(keys)));
   }
   return context_;
 }
@@ -146,6 +150,12 @@ std::string Wrapper::metrics_text() const {
       table_.size());
   MutexLock lock(mutex_);
   if (server_ != nullptr) append_rejects(text, server_->rejects(), "handshake");
+  if (context_ != nullptr && context_->door() != nullptr) {
+    text += fmt::format(
+        "# TYPE stagelink_moriio_peers_refused_total counter\n"
+        "stagelink_moriio_peers_refused_total{{reason=\"authentication\"}} {}\n",
+        context_->door()->refused());
+  }
   if (senders_ != nullptr) {
     text += fmt::format(
         "# TYPE stagelink_moriio_notifications_total counter\n"

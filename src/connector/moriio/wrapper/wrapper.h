@@ -15,6 +15,7 @@ namespace stagelink::moriio {
 struct WrapperOptions {
   TableOptions table;
   std::string zmq_library;                            // Path; empty: the system's.
+  std::string secret_file;                            // Empty: peers without a secret.
   Duration notify_timeout = std::chrono::seconds(5);  // To hand one message to a peer.
   zmq::SenderOptions senders;
 };

@@ -1,10 +1,12 @@
 #include "connector/moriio/wrapper/wrapper.h"
 
 #include <algorithm>
+#include <fstream>
 #include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/random.h"
@@ -129,6 +131,12 @@ TEST(MoriioWrapperTest, WithoutZeroMqTheErrorNamesWhatToInstall) {
   EXPECT_NE(endpoint.status().message().find("libzmq5"), std::string_view::npos);
 }
 
+TEST(MoriioWrapperTest, ASecretThatCannotBeReadIsAnErrorAtOnce) {
+  WrapperOptions options = options_of(Role::kProducer);
+  options.secret_file = "/nowhere/secret";
+  EXPECT_EQ(Wrapper(options).listen({}).status().reason(), Reason::kNotFound);
+}
+
 TEST(MoriioWrapperTest, EveryRejectAndEndIsOneCount) {
   Wrapper wrapper(options_of(Role::kConsumer));
   const auto series = [&](const std::string& line) {
@@ -216,6 +224,47 @@ TEST(MoriioHandshakeTest, OtherFramesAreCountedAndTheServerGoesOn) {
   EXPECT_TRUE(fetch_metadata(context, std::span(&peer, 1), 20s)[0].ok());
   EXPECT_TRUE(eventually([&] { return (*server)->rejects().of(Reject::kMalformed) == 3; }));
   EXPECT_EQ((*server)->served(), 1U);
+}
+
+TEST(MoriioWrapperTest, OnlyWhoHoldsTheSecretIsHeardAndAnswered) {
+  const auto with_secret = [](Role role, char fill) {
+    WrapperOptions options = options_of(role);
+    options.secret_file =
+        fmt::format("{}moriio_secret_{}_{}", ::testing::TempDir(), ::getpid(), fill);
+    std::ofstream(options.secret_file) << std::string(kMinSecretBytes, fill);
+    ::chmod(options.secret_file.c_str(), 0600);
+    return options;
+  };
+  const WrapperOptions right = with_secret(Role::kProducer, 'r');
+  Wrapper producer(right);
+  auto notify = producer.listen({});
+  ASSERT_TRUE(notify.ok()) << notify.status().to_string();
+  auto handshake = producer.serve_metadata({}, metadata_of("engine"));
+  ASSERT_TRUE(handshake.ok()) << handshake.status().to_string();
+  const auto refused = [&](int peers) {
+    return producer.metrics_text().find(
+               fmt::format("peers_refused_total{{reason=\"authentication\"}} {}\n", peers)) !=
+           std::string::npos;
+  };
+  EXPECT_TRUE(refused(0));
+
+  Wrapper friendly(with_secret(Role::kConsumer, 'r'));
+  EXPECT_TRUE(friendly.notify_and_wait(*notify, blocks("tx"), 20s).ok());
+  auto answers = friendly.fetch_metadata(std::span(&*handshake, 1), 20s);
+  ASSERT_TRUE(answers.ok());
+  EXPECT_TRUE(answers->front().ok()) << answers->front().status().to_string();
+
+  for (const WrapperOptions& options :
+       {with_secret(Role::kConsumer, 'w'), options_of(Role::kConsumer)}) {
+    Wrapper stranger(options);
+    EXPECT_EQ(stranger.notify_and_wait(*notify, blocks("forged"), 200ms).reason(),
+              Reason::kTimedOut);
+    EXPECT_FALSE(refused(0));
+  }
+  ASSERT_TRUE(producer.table().expect("tx", {}).ok());
+  EXPECT_NE(producer.table().allocation("tx"), nullptr);
+  ASSERT_TRUE(producer.table().expect("forged", {}).ok());
+  EXPECT_EQ(producer.table().allocation("forged"), nullptr);
 }
 
 }  // namespace
