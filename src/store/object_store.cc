@@ -1,15 +1,16 @@
 #include "stagelink/object_store.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "config/store_config.h"
+#include "memory/copy_kernel.h"
 #include "store/backend.h"
 #include "store/shm/shm_backend.h"
 #include "store/store_metrics.h"
+#include "store/yuanrong/yuanrong_backend.h"
 
 namespace stagelink {
 namespace {
@@ -32,10 +33,17 @@ store::GetTerms get_terms(Duration timeout) noexcept {
 Result<std::shared_ptr<store::Backend>> make_backend(const StoreOptions& options) {
   switch (options.backend) {
     case StoreBackend::kShm: return store::shm::make_shm_backend(options);
-    case StoreBackend::kYuanrong: break;
+    case StoreBackend::kYuanrong: return store::yuanrong::make_yuanrong_backend(options);
   }
-  return Status(Reason::kUnsupported, fmt::format("backend: {} is not one that this build has: shm",
+  return Status(Reason::kUnsupported, fmt::format("backend: {} is not one that there is",
                                                   static_cast<int>(options.backend)));
+}
+
+void copy_in(std::span<std::byte> to, const std::byte* from) {
+  static const memory::CopyKernel kernel = memory::pick_copy_kernel(/*streaming_min_bytes=*/0);
+  if (to.empty()) return;
+  kernel.copy(to.data(), from, to.size());
+  if (to.size() >= kernel.streaming_min_bytes) memory::copy_fence();
 }
 
 constexpr Duration kPiece = std::chrono::milliseconds(100);
@@ -91,7 +99,7 @@ Status ObjectWriter::append(std::span<const std::byte> bytes) {
     if (appended_ < begin + piece.size()) {
       const std::span<std::byte> to = piece.subspan(appended_ - begin);
       const size_t part = std::min(to.size(), bytes.size());
-      std::memcpy(to.data(), bytes.data(), part);
+      copy_in(to.first(part), bytes.data());
       bytes = bytes.subspan(part);
       appended_ += part;
     }

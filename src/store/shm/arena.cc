@@ -19,10 +19,10 @@ Result<Arena::Locked> Arena::lock() {
   RobustMutex mutex(map_.header().lock);
   const LockAnswer answer = mutex.lock(Deadline::in(options_.lock_timeout));
   if (answer == LockAnswer::kTimedOut) {
-    return Status(Reason::kTimedOut,
-                  fmt::format("arena `{}`: process {} has held its lock for {}; is it stopped?",
-                              options_.name, map_.header().lock_holder.get(),
-                              format_duration(options_.lock_timeout)));
+    return Status(
+        Reason::kTimedOut,
+        fmt::format("arena `{}`: process {} has held its lock for {}; is it stopped?",
+                    options_.name, lock_holder(), format_duration(options_.lock_timeout)));
   }
   if (answer == LockAnswer::kBroken) {
     return Status(Reason::kCorrupt,
@@ -60,6 +60,12 @@ std::optional<Arena::Locked> Arena::try_lock() noexcept {
   map_.header().lock_holder.set(::getpid());
   if (map_.is_damaged() && !repair().ok()) return std::nullopt;
   return locked;
+}
+
+int32_t Arena::lock_holder() noexcept {
+  // The number stands a moment after the lock is taken.
+  const int32_t process = map_.header().lock_holder.get();
+  return process != 0 ? process : RobustMutex(map_.header().lock).holder_thread();
 }
 
 // Under the lock.
@@ -178,6 +184,7 @@ void Arena::leave() noexcept {
   Header& header = map_.header();
   (void)sweep_dead(*locked);
   header.members[member_].used.set(0);
+  unlock_member_byte(fd_.get(), member_);
   if (live_others() != 0 || header.keep.get() != 0) return;
   header.state.store(static_cast<uint32_t>(ArenaState::kRemoved), std::memory_order_release);
   pauses_.at(PausePoint::kLeaving);

@@ -91,6 +91,7 @@ class Arena {
   Status enter_existing(const Locked& locked, LockAnswer answer);
   Status check_options() const;
   Status take_row();
+  int32_t lock_holder() noexcept;
   Status repair();
   Status broken() const;
   void unlock(std::atomic<uint32_t>* key) noexcept;

@@ -123,6 +123,12 @@ bool lock_member_byte(int fd, uint32_t member) noexcept {
   return ::fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
+void unlock_member_byte(int fd, uint32_t member) noexcept {
+  struct flock lock = member_byte(member);
+  lock.l_type = F_UNLCK;
+  (void)::fcntl(fd, F_OFD_SETLK, &lock);
+}
+
 bool is_member_byte_locked(int fd, uint32_t member) noexcept {
   struct flock lock = member_byte(member);
   // When in doubt it is: nobody's memory is taken away on a guess.

@@ -33,6 +33,8 @@ Result<uint64_t> arena_file_bytes(int fd, const std::string& path);
 // A process shows that it lives by a lock on one byte of the file, which the kernel takes away when
 // its descriptor is closed: also across pid namespaces, and after exec().
 bool lock_member_byte(int fd, uint32_t member) noexcept;
+void unlock_member_byte(int fd,
+                        uint32_t member) noexcept;  // Also where a child has the descriptor.
 bool is_member_byte_locked(int fd, uint32_t member) noexcept;  // By another descriptor.
 
 }  // namespace stagelink::store::shm

@@ -145,7 +145,7 @@ Result<std::shared_ptr<Arena>> Arena::join(const ArenaOptions& options, UniqueFd
     return Status(answer == LockAnswer::kTimedOut ? Reason::kTimedOut : Reason::kCorrupt,
                   fmt::format("{}: process {} holds its lock and does not give it back; is it "
                               "stopped?",
-                              path, arena->map_.header().lock_holder.get()));
+                              path, arena->lock_holder()));
   }
   if (answer == LockAnswer::kHolderDied) mutex.mark_consistent();
   Locked locked(*arena);

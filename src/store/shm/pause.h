@@ -15,7 +15,6 @@ enum class PausePoint : uint8_t {
   kPlaceFilled,   // A slot is filled, still free.
   kPlaceTagged,   // It is being written.
   kPlaceLinked,   // Its place in the heap is taken.
-  kPlaced,        // Lock given back.
   kSealFilled,    // Expiry stands, not sealed.
   kSealTagged,    // Sealed, not in the index.
   kSealIndexed,   // Gets find it; the object before it still counts as sealed.

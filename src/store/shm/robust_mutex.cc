@@ -68,9 +68,15 @@ LockAnswer RobustMutex::lock(const Deadline& deadline) noexcept {
 
 LockAnswer RobustMutex::try_lock() noexcept { return answer_of(::pthread_mutex_trylock(&mutex_)); }
 
-bool RobustMutex::holder_died() const noexcept {
-  const auto* word = reinterpret_cast<const uint32_t*>(&mutex_.__data.__lock);
-  return (__atomic_load_n(word, __ATOMIC_RELAXED) & FUTEX_OWNER_DIED) != 0;
+uint32_t RobustMutex::word() const noexcept {
+  return __atomic_load_n(reinterpret_cast<const uint32_t*>(&mutex_.__data.__lock),
+                         __ATOMIC_RELAXED);
+}
+
+bool RobustMutex::holder_died() const noexcept { return (word() & FUTEX_OWNER_DIED) != 0; }
+
+int32_t RobustMutex::holder_thread() const noexcept {
+  return static_cast<int32_t>(word() & FUTEX_TID_MASK);
 }
 
 }  // namespace stagelink::store::shm

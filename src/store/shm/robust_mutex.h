@@ -37,8 +37,12 @@ class RobustMutex {
   void unlock() noexcept { (void)::pthread_mutex_unlock(&mutex_); }
   // Whether a holder has died and nobody has taken the lock since. A look, without taking it.
   bool holder_died() const noexcept;
+  // The thread that holds it, as its own pid namespace numbers it; 0: nobody.
+  int32_t holder_thread() const noexcept;
 
  private:
+  uint32_t word() const noexcept;
+
   pthread_mutex_t& mutex_;
 };
 
