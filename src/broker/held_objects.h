@@ -11,7 +11,7 @@
 #include "broker/mappings.h"
 #include "broker/sdk.h"
 #include "stagelink/result.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::broker {
 

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,7 @@ using stagelink::broker::SdkPlugin;
 constexpr int kListenerFd = 3;
 constexpr int kLastWordsFd = 4;
 constexpr const char* kSecondLife = "STAGELINK_YUANRONG_BROKER_LIFE";
+constexpr const char* kLogFolder = "STAGELINK_YUANRONG_BROKER_LOGS";
 
 // What the starter reads: "ready", or why not.
 void say(const std::string& words) {
@@ -55,10 +57,14 @@ void say(const std::string& words) {
   const std::string sdk = argv[2];
   ::setenv("LD_LIBRARY_PATH", (sdk + "/lib").c_str(), 1);
   ::setenv(kSecondLife, "2", 1);
-  // Otherwise it writes a line for each operation into the home directory.
+  // Otherwise it writes a line for each operation into the home directory. It refuses /dev/shm.
   ::setenv("DATASYSTEM_MIN_LOG_LEVEL", "2", 0);
   ::setenv("DATASYSTEM_LOG_MONITOR_ENABLE", "false", 0);
-  ::setenv("DATASYSTEM_CLIENT_LOG_DIR", (std::string(argv[1]) + ".log").c_str(), 0);
+  std::string logs = "/tmp/stagelink-yuanrong-XXXXXX";
+  if (::mkdtemp(logs.data()) != nullptr) {
+    ::setenv("DATASYSTEM_CLIENT_LOG_DIR", logs.c_str(), 0);
+    ::setenv(kLogFolder, logs.c_str(), 1);
+  }
   ::execv("/proc/self/exe", argv);
   give_up(fmt::format("exec: {}", std::strerror(errno)));
 }
@@ -87,8 +93,9 @@ void prepare_process() {
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
   (void)!::chdir("/");
+  // What the starter prints to is not ours to hold open.
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int fd : {0, 1}) ::dup2(nowhere, fd);
+  for (const int fd : {0, 1, 2}) ::dup2(nowhere, fd);
   ::close(nowhere);
 }
 
@@ -111,6 +118,10 @@ int main(int argc, char** argv) {
       new stagelink::broker::Server(UniqueFd(kListenerFd), argv[1], *sdk, *mappings);
   say("ready");
   const stagelink::Status ended = server->run();
+  if (const char* logs = std::getenv(kLogFolder); logs != nullptr) {
+    std::error_code error;
+    std::filesystem::remove_all(logs, error);
+  }
   // Without the destructors of the library, which other threads are in.
   std::_Exit(ended.ok() ? 0 : 1);
 }

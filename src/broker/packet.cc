@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/bytes.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::broker {
 

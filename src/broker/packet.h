@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "broker/sdk.h"
-#include "store/yuanrong/packet.h"
+#include "store/yuanrong/channel/packet.h"
 
 // What the broker says over the socket.
 namespace stagelink::broker {

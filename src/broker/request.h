@@ -4,7 +4,7 @@
 
 #include "broker/held_objects.h"
 #include "broker/sdk.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::broker {
 

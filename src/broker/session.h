@@ -13,8 +13,8 @@
 #include "broker/mappings.h"
 #include "broker/sdk.h"
 #include "broker/shared_clients.h"
-#include "store/yuanrong/protocol.h"
-#include "store/yuanrong/worker_options.h"
+#include "store/yuanrong/channel/protocol.h"
+#include "store/yuanrong/channel/worker_options.h"
 
 namespace stagelink::broker {
 

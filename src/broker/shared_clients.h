@@ -7,7 +7,7 @@
 
 #include "base/mutex.h"
 #include "broker/sdk.h"
-#include "store/yuanrong/worker_options.h"
+#include "store/yuanrong/channel/worker_options.h"
 
 namespace stagelink::broker {
 

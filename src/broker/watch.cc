@@ -197,9 +197,13 @@ void Watcher::write(Session& session) {
   store::yuanrong::Watch& watch = session.watch();
   copy_text(worker_.text, watch.worker_text);
   copy_text(ring_.text, watch.ring_text);
-  watch.worker = static_cast<uint32_t>(worker_.seen);
-  watch.ring = static_cast<uint32_t>(ring_.seen);
-  watch.coordinator = static_cast<uint32_t>(coordinator_.seen);
+  const auto set = [](Seen seen, std::atomic<uint32_t>& word, std::atomic<uint32_t>& losses) {
+    const auto now = static_cast<uint32_t>(seen);
+    if (word.exchange(now) != now && seen == Seen::kDown) losses.fetch_add(1);
+  };
+  set(worker_.seen, watch.worker, watch.worker_losses);
+  set(ring_.seen, watch.ring, watch.ring_losses);
+  set(coordinator_.seen, watch.coordinator, watch.coordinator_losses);
   watch.changes.fetch_add(1);
   session.wake_client();
 }

@@ -8,7 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/text.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::store::yuanrong {
 namespace {

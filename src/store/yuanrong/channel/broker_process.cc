@@ -1,4 +1,4 @@
-#include "store/yuanrong/broker_process.h"
+#include "store/yuanrong/channel/broker_process.h"
 
 #include <array>
 #include <cerrno>
@@ -16,6 +16,7 @@
 #include <spawn.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -80,10 +81,23 @@ Result<UniqueFd> try_connect(const std::string& path, const Deadline& deadline) 
   return socket;
 }
 
+bool same_file(int fd, const std::string& path) noexcept {
+  struct stat mine {};
+  struct stat named {};
+  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
+         mine.st_dev == named.st_dev;
+}
+
+// The broker removes the file at its end: whoever gets the lock on one that has no name any more, tries
+// again.
 Result<UniqueFd> take_lock(const std::string& path, const Deadline& deadline) {
-  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_NOFOLLOW, 0600));
-  if (!lock) return socket_trouble("open", path);
-  while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+  for (;;) {
+    UniqueFd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_NOFOLLOW, 0600));
+    if (!lock) return socket_trouble("open", path);
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
+      if (same_file(lock.get(), path)) return lock;
+      continue;
+    }
     if (errno != EWOULDBLOCK && errno != EINTR) return socket_trouble("lock", path);
     if (deadline.passed()) {
       return Status(Reason::kConnectTimeout,
@@ -91,7 +105,6 @@ Result<UniqueFd> take_lock(const std::string& path, const Deadline& deadline) {
     }
     std::this_thread::sleep_for(kLockRetry);
   }
-  return lock;
 }
 
 // Bound under a name of its own first, so that the one that others connect to always listens.

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "stagelink/status.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 // The datasystem's status codes, and what each means here. One table.
 namespace stagelink::store::yuanrong {

@@ -5,7 +5,7 @@
 
 #include "base/deadline.h"
 #include "base/mutex.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::store::yuanrong {
 

@@ -1,4 +1,4 @@
-#include "store/yuanrong/codes.h"
+#include "store/yuanrong/channel/codes.h"
 
 #include <array>
 

@@ -14,9 +14,9 @@
 #include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "stagelink/result.h"
-#include "store/yuanrong/lane_pool.h"
-#include "store/yuanrong/protocol.h"
-#include "store/yuanrong/worker_options.h"
+#include "store/yuanrong/channel/lane_pool.h"
+#include "store/yuanrong/channel/protocol.h"
+#include "store/yuanrong/channel/worker_options.h"
 
 namespace stagelink::store::yuanrong {
 
@@ -48,7 +48,7 @@ class HeldMemory {
   uint64_t handle() const noexcept { return handle_; }
   const std::shared_ptr<Link>& link() const noexcept { return link_; }
   // The broker has let go of it by itself.
-  void forget() noexcept { handle_ = 0; }
+  void forget() noexcept;
 
  private:
   friend class Link;

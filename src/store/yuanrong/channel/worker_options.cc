@@ -1,4 +1,4 @@
-#include "store/yuanrong/worker_options.h"
+#include "store/yuanrong/channel/worker_options.h"
 
 #include <array>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include "base/bytes.h"
 #include "base/endpoint.h"
 #include "base/secret_file.h"
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::store::yuanrong {
 namespace {

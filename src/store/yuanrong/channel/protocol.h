@@ -100,6 +100,10 @@ struct Watch {
   std::atomic<uint32_t> coordinator{0};  // Seen: etcd or the metastore.
   std::atomic<uint32_t> memory{0};       // Seen: kDown if the worker's memory cannot be mapped.
   std::atomic<uint32_t> exclusive{0};    // Seen: kDown if lane 0 shares a connection.
+  // How often each was lost while this client was there.
+  std::atomic<uint32_t> worker_losses{0};
+  std::atomic<uint32_t> ring_losses{0};
+  std::atomic<uint32_t> coordinator_losses{0};
   std::array<char, 200> worker_text;     // Why it is down, ended by 0.
   std::array<char, 200> ring_text;       // Which worker.
 };
@@ -116,7 +120,7 @@ static_assert(offsetof(Page, lane) == 4096 && sizeof(Place) == 40);
 
 // Messages of the socket: one packet each, starting with the type.
 enum class Message : uint32_t {
-  kHello = 1,  // client: version, options (worker_options.h); the page's memfd.
+  kHello = 1,  // client: version, options (channel/worker_options.h); the page's memfd.
   kWelcome,    // broker: code, message. Nothing else comes before it.
   kOpenLane,   // client: u64 lane. From now on the broker serves it.
   kRelease,    // client: u64 handles, at most kMaxHandlesPerMessage.

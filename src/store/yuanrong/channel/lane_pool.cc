@@ -1,4 +1,4 @@
-#include "store/yuanrong/lane_pool.h"
+#include "store/yuanrong/channel/lane_pool.h"
 
 namespace stagelink::store::yuanrong {
 namespace {

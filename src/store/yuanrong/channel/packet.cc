@@ -1,11 +1,11 @@
-#include "store/yuanrong/packet.h"
+#include "store/yuanrong/channel/packet.h"
 
 #include <cerrno>
 #include <cstring>
 
 #include <sys/socket.h>
 
-#include "store/yuanrong/protocol.h"
+#include "store/yuanrong/channel/protocol.h"
 
 namespace stagelink::store::yuanrong {
 

@@ -1,4 +1,4 @@
-#include "store/yuanrong/link.h"
+#include "store/yuanrong/channel/link.h"
 
 #include <algorithm>
 #include <array>
@@ -18,8 +18,8 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "memory/memfd.h"
-#include "store/yuanrong/codes.h"
-#include "store/yuanrong/packet.h"
+#include "store/yuanrong/channel/codes.h"
+#include "store/yuanrong/channel/packet.h"
 
 namespace stagelink::store::yuanrong {
 namespace {
@@ -74,6 +74,11 @@ HeldMemory& HeldMemory::operator=(HeldMemory&& other) noexcept {
 
 HeldMemory::~HeldMemory() {
   if (link_ != nullptr && handle_ != 0) link_->release(handle_);
+}
+
+void HeldMemory::forget() noexcept {
+  if (link_ != nullptr && handle_ != 0) link_->held_.fetch_sub(1);
+  handle_ = 0;
 }
 
 Result<std::shared_ptr<Link>> Link::open(UniqueFd socket, const WorkerOptions& options,

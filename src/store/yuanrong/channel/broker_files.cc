@@ -7,7 +7,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "store/yuanrong/broker_process.h"
+#include "store/yuanrong/channel/broker_process.h"
 
 namespace stagelink::store::yuanrong {
 namespace {
