@@ -147,7 +147,7 @@ void Server::drop(int fd) {
 // Who starts a broker holds the lock, and finds either this one or none.
 bool Server::may_end() {
   const UniqueFd lock(::open((path_ + ".lock").c_str(), O_RDWR | O_CLOEXEC));
-  if (!lock || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return false;
+  if (lock ? ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 : errno != ENOENT) return false;
   accept_clients();
   if (!strangers_.empty()) return false;
   ::unlink(path_.c_str());
