@@ -98,8 +98,8 @@ Result<ServerProcess> start_server(const ServerCommand& command) {
   std::vector<std::string> words = command.words;
   std::vector<std::string> variables = command.environment;
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
-  const std::vector<char*> argv = pointers_to(words);
-  const std::vector<char*> environment = pointers_to(variables);
+  std::vector<char*> argv = pointers_to(words);
+  std::vector<char*> environment = pointers_to(variables);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return Status(Reason::kSystem, fmt::format("pipe: {}", std::strerror(errno)));
