@@ -27,11 +27,11 @@ constexpr int kFailures =
 // The frames of a request, by their place.
 enum ZapFrame : size_t { kVersion, kRequestId, kDomain, kAddress, kIdentity, kMechanism, kKey };
 
-using Frames = std::vector<std::string>;
+using TextFrames = std::vector<std::string>;
 
 // One message; empty when there is none.
-Frames read_frames(const Functions& functions, void* socket) {
-  Frames frames;
+TextFrames read_frames(const Functions& functions, void* socket) {
+  TextFrames frames;
   for (bool more = true; more;) {
     zmq_msg_t message;
     functions.msg_init(&message);
@@ -47,7 +47,7 @@ Frames read_frames(const Functions& functions, void* socket) {
   return frames;
 }
 
-bool shows_key(const Frames& request, const CurveKey& key) {
+bool shows_key(const TextFrames& request, const CurveKey& key) {
   return request.size() == kKey + 1 && request[kVersion] == kZapVersion &&
          request[kMechanism] == "CURVE" && request[kKey].size() == key.size() &&
          sodium_memcmp(request[kKey].data(), key.data(), key.size()) == 0;
@@ -151,7 +151,7 @@ void Door::run() {
 
 // False: its listener has been closed.
 bool Door::read_event(void* events) {
-  const Frames frames = read_frames(library_->functions(), events);
+  const TextFrames frames = read_frames(library_->functions(), events);
   uint16_t event = 0;  // Of this host: in its own byte order.
   if (frames.empty() || frames[0].size() < sizeof event) return true;
   std::memcpy(&event, frames[0].data(), sizeof event);
@@ -167,7 +167,7 @@ void Door::refuse(std::string_view address, std::string_view why) {
 
 bool Door::answer_one() {
   const Functions& functions = library_->functions();
-  const Frames request = read_frames(functions, socket_);
+  const TextFrames request = read_frames(functions, socket_);
   if (request.empty()) return false;
   const bool known = shows_key(request, keys_->caller().public_key);
   if (known) {
