@@ -76,8 +76,8 @@ function(stagelink_unite target folder)
     # By folder, so that a new file meets only those that stand beside it.
     set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
     foreach(part
-        bench/limit bench/rig bench/target replay
-        replay/halves replay/rank replay/report replay/workload stat)
+        bench/limit bench/rig bench/store bench/target replay
+        replay/halves replay/rank replay/report replay/workload stat store)
       file(GLOB united ${folder}/${part}/*.cc)
       set_source_files_properties(${united} PROPERTIES UNITY_GROUP ${part})
     endforeach()

@@ -54,3 +54,20 @@ endif()
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/integration/*.cc)
 stagelink_test_program(integration_tests MAIN FILES ${sources} LINK stagelink_connector TIMEOUT 120)
+
+# Real servers of the Yuanrong Datasystem, once for each file: run as a whole, and only where the
+# broker is as plain as the library needs it.
+if(NOT STAGELINK_SANITIZE)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/yuanrong/*.cc)
+  add_executable(yuanrong_tests ${sources}
+    ${PROJECT_SOURCE_DIR}/tests/integration/main.cc
+    ${PROJECT_SOURCE_DIR}/tests/integration/support/channel.cc
+    ${PROJECT_SOURCE_DIR}/tests/integration/support/child_process.cc)
+  target_include_directories(yuanrong_tests PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(yuanrong_tests PRIVATE STAGELINK_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_options(yuanrong_tests PRIVATE $<$<CONFIG:RelWithDebInfo>:-O0 -g1>)
+  target_link_libraries(yuanrong_tests PRIVATE stagelink_connector GTest::gtest)
+  add_dependencies(yuanrong_tests stagelink-yuanrong-broker stagelink_yuanrong_sdk)
+  add_test(NAME yuanrong_tests COMMAND yuanrong_tests)
+  set_tests_properties(yuanrong_tests PROPERTIES TIMEOUT 240 LABELS yuanrong_tests)
+endif()

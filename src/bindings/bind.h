@@ -23,6 +23,8 @@ void bind_moriio_io_engine(nanobind::module_& m);
 void bind_moriio_rank(nanobind::module_& m);
 void bind_moriio_wrapper(nanobind::module_& m);
 void bind_moriio_writer(nanobind::module_& m);
+void bind_omni_config(nanobind::module_& m);
+void bind_store_connector(nanobind::module_& m);
 void bind_serializer(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

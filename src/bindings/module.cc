@@ -7,7 +7,7 @@
 NB_MODULE(_core, m) {
   using namespace stagelink::bindings;
   m.doc() = "The engine of stagelink; use it through the package `stagelink`.";
-  // What is alive at interpreter exit is closed by the exit handler of bind_engine.cc; a report on
+  // What is alive at interpreter exit is closed by the exit handler of objects/closed_at_exit.cc; a report on
   // stderr about objects that the interpreter itself keeps until the end would only alarm.
   nanobind::set_leak_warnings(false);
   m.attr("version") = stagelink::kVersion;
@@ -29,5 +29,7 @@ NB_MODULE(_core, m) {
   bind_moriio_rank(m);
   bind_moriio_wrapper(m);
   bind_moriio_writer(m);
+  bind_omni_config(m);
+  bind_store_connector(m);
   bind_serializer(m);
 }

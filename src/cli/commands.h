@@ -23,6 +23,7 @@ void add_proxy_command(CLI::App& app, int& exit_code);
 void add_replay_command(CLI::App& app, int& exit_code);
 void add_replay_rank_command(CLI::App& app, int& exit_code);  // Hidden: a process of `replay`.
 void add_stat_command(CLI::App& app, int& exit_code);
+void add_store_command(CLI::App& app, int& exit_code);
 inline constexpr std::initializer_list<AddCommand> kCommands = {
     add_bench_command,
     add_config_command,
@@ -31,6 +32,7 @@ inline constexpr std::initializer_list<AddCommand> kCommands = {
     add_replay_command,
     add_replay_rank_command,
     add_stat_command,
+    add_store_command,
 };
 
 }  // namespace stagelink::cli

@@ -69,7 +69,7 @@ Layout layout_of_tensor(nb::handle tensor, int64_t item_bytes) {
 std::string name_of_dtype(nb::handle dtype) {
   auto name = nb::cast<std::string>(dtype.attr("str"));
   if (serializer::numpy_item_bytes(name).has_value()) return name;
-  name = nb::cast<std::string>(nb::str(dtype.attr("name")));
+  name = text_of(dtype.attr("name"));
   const Dtype* const known = serializer::find_dtype(name);
   const bool extended = known != nullptr && known->numpy.empty();
   return extended && nb::cast<uint64_t>(dtype.attr("itemsize")) == known->bytes ? name : "";
@@ -102,10 +102,10 @@ ObjectEncoder::Kind ObjectEncoder::kind_of(nb::handle type) {
 }
 
 void ObjectEncoder::tensor(nb::handle object) {
-  if (nb::cast<std::string>(nb::str(object.attr("layout"))) != "torch.strided") {
+  if (text_of(object.attr("layout")) != "torch.strided") {
     refuse(object, "only strided tensors have bytes to send; make it dense");
   }
-  auto name = nb::cast<std::string>(nb::str(object.attr("dtype")));
+  auto name = text_of(object.attr("dtype"));
   if (name.starts_with("torch.")) name.erase(0, 6);
   const Dtype* const dtype = serializer::find_dtype(name);
   if (dtype == nullptr || !dtype->torch) {
@@ -128,8 +128,7 @@ void ObjectEncoder::ndarray(nb::handle object) {
   const nb::object dtype = object.attr("dtype");
   const std::string name = name_of_dtype(dtype);
   if (name.empty()) {
-    refuse(object, fmt::format("elements of type `{}` have no form",
-                               nb::cast<std::string>(nb::str(dtype))));
+    refuse(object, fmt::format("elements of type `{}` have no form", text_of(dtype)));
   }
   const Layout layout = layout_of_array(object);
   auto source = ArraySource::create(layout.first, layout.shape, layout.strides,
@@ -220,8 +219,7 @@ void ObjectEncoder::dataclass(nb::handle object) {
   for (const auto& [name, field] : described) {
     // Class variables and arguments of __init__ alone stand in the same table.
     const nb::object role = nb::getattr(field, "_field_type", nb::none());
-    if (nb::cast<std::string>(nb::str(nb::getattr(role, "name", nb::str("")))) != "_FIELD")
-      continue;
+    if (text_of(nb::getattr(role, "name", nb::str(""))) != "_FIELD") continue;
     ++widest;
     nb::object entry = nb::getattr(object, name, nb::object());
     if (!entry.is_valid() || (unset.is_valid() && entry.is(unset))) continue;

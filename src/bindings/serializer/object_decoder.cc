@@ -10,6 +10,7 @@
 #include "bindings/convert/convert.h"
 #include "bindings/convert/gil.h"
 #include "bindings/convert/status_error.h"
+#include "bindings/serializer/payload_path.h"
 #include "connector/serializer/dtype.h"
 
 namespace nb = nanobind;
@@ -24,6 +25,14 @@ using serializer::ListKind;
 namespace {
 
 constexpr size_t kUnlockedBytes = size_t{1} << 20;  // Copies from here on let other threads run.
+
+void copy_unlocked(void* to, std::span<const std::byte> from) {
+  if (from.size() < kUnlockedBytes) {
+    std::memcpy(to, from.data(), from.size());
+  } else {
+    without_gil([&] { return std::memcpy(to, from.data(), from.size()); });
+  }
+}
 
 nb::tuple to_tuple(std::span<const uint64_t> shape) {
   nb::object tuple = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(shape.size())));
@@ -131,7 +140,7 @@ bool ObjectDecoder::make(Make make_object) {
       raised_ = true;
       return false;
     }
-    why = nb::cast<std::string>(nb::str(error.value()));
+    why = text_of(error.value());
   }
   return fail(why);
 }
@@ -154,13 +163,8 @@ bool ObjectDecoder::text(std::string_view value) {
 
 bool ObjectDecoder::bytes(std::span<const std::byte> value) {
   const auto size = static_cast<Py_ssize_t>(value.size());
-  if (value.size() < kUnlockedBytes) {
-    return put(PyBytes_FromStringAndSize(reinterpret_cast<const char*>(value.data()), size));
-  }
   PyObject* const made = PyBytes_FromStringAndSize(nullptr, size);
-  if (made == nullptr) return put(made);
-  char* const to = PyBytes_AS_STRING(made);
-  without_gil([&] { return std::memcpy(to, value.data(), value.size()); });
+  if (made != nullptr) copy_unlocked(PyBytes_AS_STRING(made), value);
   return put(made);
 }
 
@@ -250,6 +254,10 @@ nb::object ObjectDecoder::make_tensor(const ArrayView& view) {
   if (view.data.empty()) {
     return torch_.attr("empty")(to_tuple(view.shape), nb::arg("dtype") = type);
   }
+  // torch's kernels for complex numbers crash where these are not aligned; no others do.
+  const auto address = reinterpret_cast<uintptr_t>(view.data.data());
+  const bool complex = view.dtype.starts_with("complex");
+  if (copy_ || (complex && address % dtype.bytes != 0)) return copied_tensor(view, type);
   // DLPack knows no read-only memory, so the tensor looks writable. It is not meant to be.
   nb::dlpack::dtype code = nb::dtype<uint8_t>();
   const bool typed = dlpack_type(dtype, code);
@@ -258,9 +266,16 @@ nb::object ObjectDecoder::make_tensor(const ArrayView& view) {
   const nb::ndarray<nb::pytorch> raw(const_cast<std::byte*>(view.data.data()),
                                      typed ? shape.size() : 1, typed ? shape.data() : &bytes,
                                      owner_, nullptr, code);
-  nb::object tensor = nb::cast(raw);
-  if (!typed) tensor = tensor.attr("view")(type).attr("view")(to_tuple(view.shape));
-  return copy_ ? nb::object(tensor.attr("clone")()) : tensor;
+  const nb::object tensor = nb::cast(raw);
+  if (typed) return tensor;
+  return tensor.attr("view")(type).attr("view")(to_tuple(view.shape));
+}
+
+nb::object ObjectDecoder::copied_tensor(const ArrayView& view, nb::handle type) const {
+  nb::object tensor = torch_.attr("empty")(to_tuple(view.shape), nb::arg("dtype") = type);
+  void* const to = reinterpret_cast<void*>(nb::cast<uintptr_t>(tensor.attr("data_ptr")()));
+  copy_unlocked(to, view.data);
+  return tensor;
 }
 
 nb::object ObjectDecoder::make_image(const ArrayView& view) const {

@@ -61,6 +61,7 @@ class ObjectDecoder final : public serializer::PayloadSink {
 
   nanobind::object make_array(const serializer::ArrayView& view) const;
   nanobind::object make_tensor(const serializer::ArrayView& view);
+  nanobind::object copied_tensor(const serializer::ArrayView& view, nanobind::handle type) const;
   nanobind::object make_image(const serializer::ArrayView& view) const;
   nanobind::object finished(const Open& open) const;
   size_t offset_of(const serializer::ArrayView& view) const noexcept;

@@ -28,7 +28,7 @@ std::string full_name_of(nb::handle type) {
   nb::object name = nb::getattr(type, "__module__", nb::none());
   if (nb::try_cast(name, module) && module != "builtins") module += ".";
   if (module == "builtins") module.clear();
-  return module + nb::cast<std::string>(nb::str(nb::getattr(type, "__qualname__", nb::str("?"))));
+  return module + text_of(nb::getattr(type, "__qualname__", nb::str("?")));
 }
 
 }  // namespace
@@ -40,7 +40,7 @@ std::string PayloadPath::text() const {
     if (!node.key.is_valid()) {
       out += fmt::format("[{}]", node.index);
     } else if (node.field) {
-      out += "." + nb::cast<std::string>(nb::str(node.key));
+      out += "." + text_of(node.key);
     } else {
       out += fmt::format("[{}]", nb::cast<std::string>(nb::repr(node.key)).substr(0, 80));
     }

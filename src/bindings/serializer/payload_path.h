@@ -4,8 +4,14 @@
 #include <vector>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 namespace stagelink::bindings {
+
+// str(object).
+inline std::string text_of(nanobind::handle object) {
+  return nanobind::cast<std::string>(nanobind::str(object));
+}
 
 // Where a walk through an object is: $['prompt'][3].shape. Written down only when it is asked for.
 //

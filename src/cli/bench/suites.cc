@@ -5,6 +5,7 @@
 
 #include "cli/bench/moriio/moriio_groups.h"
 #include "cli/bench/network/network_groups.h"
+#include "cli/bench/store/store_groups.h"
 #include "cli/bench/suite/groups.h"
 
 namespace stagelink::cli::bench {
@@ -23,6 +24,7 @@ const char* relation_of(Goal goal) noexcept { return goal == Goal::kAtLeast ? ">
 Status run_suite(std::string_view name, SuiteContext& context) {
   const std::span<const Group> groups = name == "network"  ? network_groups()
                                         : name == "moriio" ? moriio_groups()
+                                        : name == "store"  ? store_groups()
                                                            : engine_groups();
   const std::string& only = context.options().only;
   bool found = false;

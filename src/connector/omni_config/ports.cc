@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
 
 #include <fmt/format.h>
@@ -10,6 +9,7 @@
 #include "base/text.h"
 #include "connector/omni_config/connector_names.h"
 #include "connector/omni_config/typed_value.h"
+#include "connector/omni_config/variables.h"
 
 namespace stagelink::omni {
 namespace {
@@ -22,18 +22,6 @@ constexpr int64_t kRankStride = 16;  // And the stages that there may be.
 
 Status out_of_range(std::string_view name, int64_t value, std::string_view expected) {
   return Status(Reason::kOutOfBounds, fmt::format("{} {}: expected {}", name, value, expected));
-}
-
-// `$NAME` and `${NAME}`, which transfer engines expand in their options.
-Result<std::string> expanded(std::string_view text) {
-  if (!text.starts_with('$')) return std::string(text);
-  std::string name(text.substr(1));
-  if (name.starts_with('{') && name.ends_with('}')) name = name.substr(1, name.size() - 2);
-  const char* value = std::getenv(name.c_str());
-  if (value != nullptr && *value != '\0') return std::string(value);
-  return Status(
-      Reason::kInvalidArgument,
-      fmt::format("zmq_port: the environment variable {} is not set", escape_control(name)));
 }
 
 // Gives ports to the users and refuses the second user of one.
@@ -133,7 +121,7 @@ Result<int64_t> base_port(const config::ConfigNode& extra) {
   if (entry == nullptr) return kDefaultBasePort;
   std::string text;
   if (entry->value.kind == config::ConfigNode::Kind::kScalar) {
-    SL_ASSIGN(text, expanded(entry->value.text));
+    SL_ASSIGN(text, expand_variable(entry->value.text));
   }
   if (text == "auto") return int64_t{0};
   const auto port = parse_integer(text);

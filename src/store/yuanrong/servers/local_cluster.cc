@@ -207,6 +207,13 @@ Result<std::vector<ServerProcess>> start_cluster(const LocalClusterOptions& opti
   return status;
 }
 
+Result<ServerProcess> start_worker_again(const LocalClusterOptions& options) {
+  std::vector<ServerProcess> servers = read_servers(options.folder);
+  std::erase_if(servers, [](const ServerProcess& server) { return !server.alive(); });
+  SL_TRY(start_worker(options, Deadline::in(options.timeout), nullptr, servers));
+  return servers.back();
+}
+
 // The worker first: it says goodbye to etcd.
 Status stop_cluster(const std::string& folder, Duration patience) {
   std::vector<ServerProcess> servers = read_servers(folder);

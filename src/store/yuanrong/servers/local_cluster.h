@@ -35,6 +35,9 @@ using ClusterProgress = std::function<void(std::string_view)>;
 Result<std::vector<ServerProcess>> start_cluster(const LocalClusterOptions& options,
                                                  const ClusterProgress& progress);
 
+// Starts the worker alone, which has died, over the data in the folder.
+Result<ServerProcess> start_worker_again(const LocalClusterOptions& options);
+
 // Stops exactly the servers that folder/servers names, and removes the folder. Errors: not_found.
 Status stop_cluster(const std::string& folder, Duration patience);
 
