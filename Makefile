@@ -1,7 +1,7 @@
 # Each target sets up what it needs: Debian packages (as root; otherwise it prints the command to
 # run) and, for the Python side, a virtual environment in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test quick-test test-vllm bench lint format docs aarch64 clean
+.PHONY: help demo build test quick-test test-vllm test-omni bench lint format docs aarch64 clean
 MAKEFLAGS += --no-print-directory
 CMAKE_QUIET := --log-level=WARNING
 
@@ -26,6 +26,9 @@ quick-test: ## The same without sanitizers and fuzzing
 
 test-vllm: ## Run the tests between real vLLM engines (minutes; needs vLLM, see tests/vllm/run.sh)
 	@tests/vllm/run.sh
+
+test-omni: ## Run the tests against vLLM-Omni's own code (needs vLLM-Omni, see tests/omni/run.sh)
+	@tests/omni/run.sh
 
 bench: ## Measure every case that has a target, and the peers on the same work (takes minutes)
 	@tools/setup.sh test
