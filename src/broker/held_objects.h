@@ -22,9 +22,9 @@ struct ArenaNotice {
   UniqueFd fd;
 };
 
-// What one client holds of the library's memory, by handle. Memory of the worker is handed over as it
-// is; where the library gives other memory (the worker is of another user, or far away) a memfd of the
-// same size stands for it and the bytes are copied.
+// What one client holds of the library's memory, by handle. Memory of the worker is handed over as
+// it is; where the library gives other memory (the worker is of another user, or far away) a memfd
+// of the same size stands for it and the bytes are copied.
 //
 // Thread-safety: all methods may run at the same time.
 class HeldObjects {

@@ -1,6 +1,6 @@
 // mmap and munmap for the whole process of the broker, the library's included: the executable's
-// symbols come first. Part of the executable alone, and of no build with a sanitizer, which has a mmap
-// of its own.
+// symbols come first. Part of the executable alone, and of no build with a sanitizer, which has a
+// mmap of its own.
 #include "broker/interpose.h"
 
 #include <atomic>

@@ -27,7 +27,8 @@ void Mappings::unmapped(void* address, size_t bytes) noexcept {
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const MutexLock lock(mutex_);
   for (Entry& entry : entries_) {
-    if (entry.id == 0 || entry.begin >= begin + bytes || begin >= entry.begin + entry.bytes) continue;
+    if (entry.id == 0 || entry.begin >= begin + bytes || begin >= entry.begin + entry.bytes)
+      continue;
     ::close(entry.fd);
     entry = {};
     ++changes_;

@@ -10,8 +10,8 @@
 
 namespace stagelink::broker {
 
-// The files behind the library's shared mappings. The library closes its descriptor as soon as it has
-// mapped a segment of the worker; this keeps one, so that clients can map the same segment.
+// The files behind the library's shared mappings. The library closes its descriptor as soon as it
+// has mapped a segment of the worker; this keeps one, so that clients can map the same segment.
 //
 // Allocates nothing: it is called from within mmap().
 //

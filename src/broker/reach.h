@@ -9,8 +9,8 @@
 
 namespace stagelink::broker {
 
-// Whether somebody listens at an address, told by a TCP connection that is kept: its end is noticed at
-// once, and nothing is sent over it.
+// Whether somebody listens at an address, told by a TCP connection that is kept: its end is noticed
+// at once, and nothing is sent over it.
 //
 // Thread-safety: none; one thread.
 class Reach {

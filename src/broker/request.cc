@@ -62,8 +62,7 @@ Answer hold(SdkStatus status, std::vector<SdkMemory> found, HeldObjects& held) {
 Answer create(const std::string& key, const Request& request, SdkClient& client,
               HeldObjects& held) {
   SdkMemory memory;
-  SdkStatus status =
-      client.create(key, request.size, {request.write_mode, request.ttl_s}, memory);
+  SdkStatus status = client.create(key, request.size, {request.write_mode, request.ttl_s}, memory);
   if (!status.ok()) return {std::move(status), {}};
   auto place = held.add(std::move(memory), HeldObjects::Use::kFill);
   if (!place.ok()) return {to_sdk_status(place.status()), {}};

@@ -8,8 +8,8 @@
 #include <vector>
 
 // What the broker needs of the datasystem's client library, and all of it that it sees. The plug-in
-// libstagelink-yuanrong-sdk.so implements it over the library of the wheel; tests have one of their own.
-// Broker and plug-in are built together and carry the same kSdkVersion.
+// libstagelink-yuanrong-sdk.so implements it over the library of the wheel; tests have one of their
+// own. Broker and plug-in are built together and carry the same kSdkVersion.
 namespace stagelink::broker {
 
 inline constexpr uint32_t kSdkVersion = 1;
@@ -49,7 +49,8 @@ struct SdkMemory {
   uint64_t size = 0;
 };
 
-// One connection to a worker. With SdkOptions::exclusive each thread that calls has a socket of its own.
+// One connection to a worker. With SdkOptions::exclusive each thread that calls has a socket of its
+// own.
 //
 // Thread-safety: all methods may run at the same time.
 class SdkClient {

@@ -83,7 +83,8 @@ void Server::accept_clients() {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!socket) return;
     if (!same_user(socket.get()) || strangers_.size() >= kMostStrangers) continue;
-    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendPatience, sizeof(kSendPatience));
+    (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &kSendPatience,
+                       sizeof(kSendPatience));
     const int fd = socket.get();
     if (watch_fd(fd).ok()) strangers_.emplace(fd, std::move(socket));
   }

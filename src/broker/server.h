@@ -11,9 +11,9 @@
 
 namespace stagelink::broker {
 
-// Accepts the clients of one broker. The first client has made and bound the listening socket, under a
-// lock on `path`.lock, before it started the broker; the broker ends, under the same lock, once
-// nobody is connected.
+// Accepts the clients of one broker. The first client has made and bound the listening socket,
+// under a lock on `path`.lock, before it started the broker; the broker ends, under the same lock,
+// once nobody is connected.
 //
 // Thread-safety: run() in one thread.
 class Server {

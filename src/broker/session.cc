@@ -98,7 +98,8 @@ SdkStatus Session::connect() {
 // A worker of another user or host gives ordinary memory without a word; only the address tells.
 void Session::look_at_memory(SdkClient& client) {
   SdkMemory probe;
-  const std::string key = fmt::format("!p!{:x}!{:x}", ::getpid(), reinterpret_cast<uintptr_t>(this));
+  const std::string key =
+      fmt::format("!p!{:x}!{:x}", ::getpid(), reinterpret_cast<uintptr_t>(this));
   if (!client.create(key, kProbeBytes, {}, probe).ok()) return;
   auto place = held_.add(std::move(probe), HeldObjects::Use::kFill);
   if (!place.ok()) return;
@@ -132,8 +133,9 @@ bool Session::open_lane(uint64_t lane) {
   if (lane >= proto::kLanes) return false;
   const uint64_t bit = uint64_t{1} << lane;
   if ((open_lanes_.fetch_or(bit) & bit) != 0) return true;
-  std::thread([self = shared_from_this(), lane] { self->serve(static_cast<uint32_t>(lane)); })
-      .detach();
+  std::thread([self = shared_from_this(), lane] {
+    self->serve(static_cast<uint32_t>(lane));
+  }).detach();
   return true;
 }
 

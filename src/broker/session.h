@@ -19,11 +19,11 @@
 namespace stagelink::broker {
 
 // One client process: its page, its socket, what it holds, and a thread for each lane that it uses.
-// Lane 0 has the exclusive connection, as a connection belongs to a thread there; the other lanes share
-// one.
+// Lane 0 has the exclusive connection, as a connection belongs to a thread there; the other lanes
+// share one.
 //
-// Ends when the client has gone or breaks the protocol: what it held is given back at once, and threads
-// inside the library end when their call does.
+// Ends when the client has gone or breaks the protocol: what it held is given back at once, and
+// threads inside the library end when their call does.
 //
 // Thread-safety: all methods may run at the same time.
 class Session : public std::enable_shared_from_this<Session> {

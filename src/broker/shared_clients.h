@@ -11,8 +11,8 @@
 
 namespace stagelink::broker {
 
-// The connections to the worker. Clients with equal options share one, beside which each may have an
-// exclusive one, as long as the worker has some.
+// The connections to the worker. Clients with equal options share one, beside which each may have
+// an exclusive one, as long as the worker has some.
 //
 // Thread-safety: all methods may run at the same time.
 class SharedClients {

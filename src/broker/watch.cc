@@ -71,7 +71,7 @@ void Watcher::watch_for(Session& session) {
     interval_ = std::chrono::milliseconds(std::max(options_.health_interval_ms, 10U));
     std::thread([this] { watch_worker(); }).detach();
     std::thread([this] { watch_health(); }).detach();
-    if (!options_.etcd_address.empty()) std::thread([this] { watch_coordinator(); }).detach();
+    if (!options_.etcd_address.empty()) std::thread([this] { ask_coordinator(); }).detach();
     if (!options_.etcd_address.empty() || !options_.ring.empty()) {
       std::thread([this] { watch_ring(); }).detach();
     }
@@ -101,8 +101,8 @@ void Watcher::watch_worker() {
   }
 }
 
-// Over an exclusive connection the check of a dead worker fails at once; over the shared one it takes
-// the whole timeout of a request.
+// Over an exclusive connection the check of a dead worker fails at once; over the shared one it
+// takes the whole timeout of a request.
 void Watcher::watch_health() {
   std::unique_ptr<SdkClient> client;
   for (;;) {
@@ -124,23 +124,28 @@ void Watcher::watch_health() {
   }
 }
 
-void Watcher::watch_coordinator() {
+// The library's answer can take a minute where etcd has gone: whether it is there is looked at
+// apart.
+void Watcher::ask_coordinator() {
   for (;;) {
     std::vector<std::string> workers;
-    const SdkStatus status = sdk_.workers(options_.etcd_address, workers);
-    {
+    if (sdk_.workers(options_.etcd_address, workers).ok()) {
       const MutexLock lock(mutex_);
       for (const std::string& worker : workers) named_[worker] = Clock::now();
     }
-    see(coordinator_, {status.ok() ? Seen::kUp : Seen::kDown, {}});
     std::this_thread::sleep_for(kCoordinatorInterval);
   }
 }
 
 void Watcher::watch_ring() {
   Members members;
+  Reach coordinator(options_.etcd_address);
   for (;;) {
     const auto next = Clock::now() + interval_;
+    if (!options_.etcd_address.empty()) {
+      const Status reached = coordinator.check(Deadline::in(kConnectPatience));
+      see(coordinator_, {reached.ok() ? Seen::kUp : Seen::kDown, {}});
+    }
     refresh(members);
     see(ring_, look_at(members));
     std::this_thread::sleep_until(next);

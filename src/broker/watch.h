@@ -33,9 +33,9 @@ class Sessions {
 };
 
 // Looks after the worker, the other workers of its ring and etcd, all the time and beside the
-// operations, and writes what it sees into the pages of all clients. An operation on a dead worker would
-// otherwise take its whole timeout to fail, and a key that lies behind a cut looks as if nobody had put
-// it.
+// operations, and writes what it sees into the pages of all clients. An operation on a dead worker
+// would otherwise take its whole timeout to fail, and a key that lies behind a cut looks as if
+// nobody had put it.
 //
 // Its threads end with the process: a call into the library can block one for long.
 //
@@ -44,8 +44,8 @@ class Watcher {
  public:
   Watcher(Sdk& sdk, SharedClients& clients, Sessions& sessions);
 
-  // Of the first client: whom to watch, and as whom. Later ones only get what is seen. Gives the new
-  // session what is known.
+  // Of the first client: whom to watch, and as whom. Later ones only get what is seen. Gives the
+  // new session what is known.
   void watch_for(Session& session);
 
  private:
@@ -64,7 +64,7 @@ class Watcher {
   void watch_worker();
   void watch_health();
   void watch_ring();
-  void watch_coordinator();
+  void ask_coordinator();
   void refresh(Members& members);
   Sight look_at(Members& members) const;
   void see(Sight& what, Sight now);

@@ -7,8 +7,8 @@
 
 // The part of the client library's interface that is used, version 0.8.1, in our own words: names,
 // signatures and layouts are the library's, so that our calls bind to its symbols. The wheel is not
-// there when this is compiled; tests/datasystem compares every layout with the wheel's own headers. See
-// docs/decisions/0007-yuanrong-broker.md.
+// there when this is compiled; tests/datasystem compares every layout with the wheel's own headers.
+// See docs/decisions/0007-yuanrong-broker.md.
 //
 // Members without a comment are there for their place alone.
 #define STAGELINK_EXTERN __attribute__((visibility("default")))

@@ -1,5 +1,5 @@
-// A stand-in for libdatasystem.so that the plug-in is linked against, so that it names the library and
-// its symbols without needing the wheel. Never installed and never run.
+// A stand-in for libdatasystem.so that the plug-in is linked against, so that it names the library
+// and its symbols without needing the wheel. Never installed and never run.
 #include <cstdlib>
 
 #include "broker/sdk/datasystem.h"

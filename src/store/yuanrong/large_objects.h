@@ -10,9 +10,9 @@
 
 namespace stagelink::store::yuanrong {
 
-// The manifests that this process has put last, so that a put that replaces one can remove its chunks:
-// the datasystem does not know that they belong together. What is forgotten, or was put by another
-// process, goes by its time to live, by eviction or with erase().
+// The manifests that this process has put last, so that a put that replaces one can remove its
+// chunks: the datasystem does not know that they belong together. What is forgotten, or was put by
+// another process, goes by its time to live, by eviction or with erase().
 //
 // Thread-safety: all methods may run at the same time.
 class LargeObjects {

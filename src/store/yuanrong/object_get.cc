@@ -93,7 +93,8 @@ Result<std::optional<AlignedBytes>> collect(WorkerPort& port, const ObjectHeader
   try {
     all.emplace(manifest.size);
   } catch (const std::bad_alloc&) {
-    return Status(Reason::kNoSpace, fmt::format("no memory for an object of {} bytes", manifest.size));
+    return Status(Reason::kNoSpace,
+                  fmt::format("no memory for an object of {} bytes", manifest.size));
   }
   for (uint32_t first = 0; first < manifest.chunks; first += kChunksAtOnce) {
     const uint32_t end = std::min(manifest.chunks, first + kChunksAtOnce);
@@ -149,8 +150,8 @@ Result<ViewPtr> view_of(WorkerPort& port, std::string_view key, HeldMemory memor
   if (header->kind == ObjectKind::kChunk) {
     return note_corrupt(port, key, Status(Reason::kCorrupt, "is a chunk of a larger one"));
   }
-  return ViewPtr(std::make_unique<WholeView>(std::move(memory), header_bytes(key.size()),
-                                             header->generation));
+  return ViewPtr(
+      std::make_unique<WholeView>(std::move(memory), header_bytes(key.size()), header->generation));
 }
 
 // The keys of one get, and which are still missing.
@@ -192,9 +193,9 @@ class Search {
   void end(const Status& why) {
     for (const size_t key : missing_) {
       const bool of_key = why.code() == Code::kNotFound || why.code() == Code::kTimedOut;
-      answers_[key] =
-          of_key ? Status(why.reason(), fmt::format("key {}: {}", shown_key(keys_[key]), why.message()))
-                 : why;
+      answers_[key] = of_key ? Status(why.reason(), fmt::format("key {}: {}", shown_key(keys_[key]),
+                                                                why.message()))
+                             : why;
     }
     missing_.clear();
   }

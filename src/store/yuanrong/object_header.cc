@@ -82,8 +82,9 @@ Result<ObjectHeader> read_header(std::span<const std::byte> value, std::string_v
   ByteReader reader(std::span<const std::byte>(copy.data(), kFixedBytes));
   if (reader.get<uint64_t>() != kHeaderMagic) return not_ours("was not put by stagelink");
   if (const auto version = reader.get<uint16_t>(); version != kHeaderVersion) {
-    return Status(Reason::kVersion, fmt::format("the value is of version {} of its header, this is {}",
-                                                version, kHeaderVersion));
+    return Status(Reason::kVersion,
+                  fmt::format("the value is of version {} of its header, this is {}", version,
+                              kHeaderVersion));
   }
   (void)reader.get<uint16_t>();
   const auto bytes = reader.get<uint32_t>();
@@ -105,7 +106,8 @@ Result<ObjectHeader> read_header(std::span<const std::byte> value, std::string_v
     return not_ours(fmt::format("is of another key: \"{}\"", to_plain_text(header.key, 100)));
   }
   if (!fits(header, value.size() - bytes)) {
-    return not_ours(fmt::format("has {} bytes behind its header, which does not fit", value.size() - bytes));
+    return not_ours(
+        fmt::format("has {} bytes behind its header, which does not fit", value.size() - bytes));
   }
   return header;
 }

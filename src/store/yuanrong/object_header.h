@@ -8,8 +8,8 @@
 
 #include "stagelink/result.h"
 
-// What stands before the bytes of every value that is put into the datasystem. Little-endian; the whole
-// is a multiple of 64 bytes, so that the bytes behind it are aligned as the value is.
+// What stands before the bytes of every value that is put into the datasystem. Little-endian; the
+// whole is a multiple of 64 bytes, so that the bytes behind it are aligned as the value is.
 //
 //   offset  size  field
 //        0     8  magic
@@ -24,8 +24,8 @@
 //       56     8  check: FNV-1a over everything else of the header, the padding included
 //       64     n  the key, then zeros
 //
-// A manifest has nothing behind its header: the chunks lie under chunk_key(key, generation, index), and
-// each must name the same key, generation and size.
+// A manifest has nothing behind its header: the chunks lie under chunk_key(key, generation, index),
+// and each must name the same key, generation and size.
 namespace stagelink::store::yuanrong {
 
 enum class ObjectKind : uint32_t { kWhole, kManifest, kChunk };

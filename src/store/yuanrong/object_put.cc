@@ -56,8 +56,10 @@ class PutBase : public WriterState {
     if (parts_.port->closed()) return Status(Reason::kClosed, "the store is closed");
     if (ended_) return Status(Reason::kInvalidState, "the put was sealed or aborted before");
     ended_ = true;
-    // The time of create() is over perhaps: what is filled may still be published in that of one request.
-    deadline_ = Deadline::in(std::max(parts_.deadline.left(), parts_.port->options().request_timeout));
+    // The time of create() is over perhaps: what is filled may still be published in that of one
+    // request.
+    deadline_ =
+        Deadline::in(std::max(parts_.deadline.left(), parts_.port->options().request_timeout));
     SL_TRY(publish());
     sealed_ = true;
     return {};
@@ -171,9 +173,10 @@ class ChunkedPut final : public PutBase {
     deadline_ = parts_.deadline;
     const uint64_t count = (parts_.size + chunk_ - 1) / chunk_;
     if (count > kMostChunksOfPut) {
-      return Status(Reason::kTooLarge, fmt::format("an object of {} bytes would be {} chunks, at most {} "
-                                                   "are possible; make chunk_bytes larger",
-                                                   parts_.size, count, kMostChunksOfPut));
+      return Status(Reason::kTooLarge,
+                    fmt::format("an object of {} bytes would be {} chunks, at most {} "
+                                "are possible; make chunk_bytes larger",
+                                parts_.size, count, kMostChunksOfPut));
     }
     for (uint64_t i = 0; i < count; ++i) {
       const uint64_t bytes = std::min(chunk_, parts_.size - i * chunk_);
@@ -244,7 +247,8 @@ Result<HeldMemory> create_memory(WorkerPort& port, const LinkCall& call, const D
     if (answer.status().code() != Code::kTimedOut) return answer.status();
     // The worker is well and has not answered: it looks for space.
     port.count(Trouble::kOutOfMemory);
-    return Status(Reason::kNoSpace, fmt::format("no space for {} bytes came free in time", call.size));
+    return Status(Reason::kNoSpace,
+                  fmt::format("no space for {} bytes came free in time", call.size));
   }
   if (answer->code != 0) return port.failure(call.op, *answer);
   if (!answer->memory.front() || answer->memory.front().bytes().size() != call.size) {
@@ -274,7 +278,8 @@ Result<WriterPtr> begin_put(std::shared_ptr<WorkerPort> port, std::shared_ptr<La
   const uint64_t head = header_bytes(key.size());
   const uint64_t chunk = port->options().chunk_bytes - head;
   WorkerPort& way = *port;
-  PutBase::Parts parts{std::move(port), std::move(large), std::string(key), size, terms.deadline, shape};
+  PutBase::Parts parts{
+      std::move(port), std::move(large), std::string(key), size, terms.deadline, shape};
   if (head + size <= kInlineBytes) {
     SL_TRY(way.health());
     return WriterPtr(std::make_unique<SmallPut>(std::move(parts)));
@@ -296,9 +301,9 @@ Result<WriterPtr> begin_put(std::shared_ptr<WorkerPort> port, std::shared_ptr<La
 }
 
 Result<uint32_t> parse_write_mode(std::string_view name) {
-  constexpr std::array<std::string_view, 5> kModes = {
-      "NONE_L2_CACHE", "WRITE_THROUGH_L2_CACHE", "WRITE_BACK_L2_CACHE", "NONE_L2_CACHE_EVICT",
-      "WRITE_BACK_L2_CACHE_EVICT"};
+  constexpr std::array<std::string_view, 5> kModes = {"NONE_L2_CACHE", "WRITE_THROUGH_L2_CACHE",
+                                                      "WRITE_BACK_L2_CACHE", "NONE_L2_CACHE_EVICT",
+                                                      "WRITE_BACK_L2_CACHE_EVICT"};
   const auto* const at = std::find(kModes.begin(), kModes.end(), name);
   if (at != kModes.end()) return static_cast<uint32_t>(at - kModes.begin());
   return Status(Reason::kInvalidArgument,

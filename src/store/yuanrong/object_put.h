@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "store/backend.h"
-#include "store/yuanrong/large_objects.h"
 #include "store/yuanrong/channel/worker_port.h"
+#include "store/yuanrong/large_objects.h"
 
 namespace stagelink::store::yuanrong {
 
@@ -17,9 +17,9 @@ struct PutShape {
   uint32_t ttl_s = 0;
 };
 
-// A put: small values are written into memory of this process and travel with the request, larger ones
-// into the worker's own memory, beyond a chunk into several objects of it. Errors: no_space, unreachable,
-// peer_lost, timed_out, limit (too_large).
+// A put: small values are written into memory of this process and travel with the request, larger
+// ones into the worker's own memory, beyond a chunk into several objects of it. Errors: no_space,
+// unreachable, peer_lost, timed_out, limit (too_large).
 Result<WriterPtr> begin_put(std::shared_ptr<WorkerPort> port, std::shared_ptr<LargeObjects> large,
                             std::string_view key, uint64_t size, const PutTerms& terms,
                             const PutShape& shape);

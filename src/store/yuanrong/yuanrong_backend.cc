@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 
 #include "store/yuanrong/channel/codes.h"
+#include "store/yuanrong/channel/worker_port.h"
 #include "store/yuanrong/large_objects.h"
 #include "store/yuanrong/object_get.h"
 #include "store/yuanrong/object_put.h"
 #include "store/yuanrong/store_key.h"
-#include "store/yuanrong/channel/worker_port.h"
 
 namespace stagelink::store::yuanrong {
 namespace {
@@ -122,8 +122,9 @@ Result<std::shared_ptr<Backend>> make_yuanrong_backend(const StoreOptions& optio
   const YuanrongOptions& yuanrong = options.yuanrong;
   SL_ASSIGN(const uint32_t write_mode, parse_write_mode(yuanrong.write_mode));
   if (yuanrong.chunk_bytes < kLeastChunk || yuanrong.chunk_bytes > kMostChunk) {
-    return Status(Reason::kInvalidArgument, fmt::format("chunk_bytes: {} is not within {} to {}",
-                                                        yuanrong.chunk_bytes, kLeastChunk, kMostChunk));
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("chunk_bytes: {} is not within {} to {}", yuanrong.chunk_bytes,
+                              kLeastChunk, kMostChunk));
   }
   SL_ASSIGN(std::shared_ptr<WorkerPort> port, WorkerPort::open(yuanrong));
   return std::shared_ptr<Backend>(std::make_shared<YuanrongBackend>(std::move(port), write_mode));

@@ -52,7 +52,7 @@ void add_packages(const fs::path& base, std::vector<fs::path>& out) {
 std::vector<fs::path> package_folders() {
   std::vector<fs::path> out;
   const fs::path own = own_folder();
-  out.push_back(own.parent_path());     // The extension module: site-packages/stagelink.
+  out.push_back(own.parent_path());      // The extension module: site-packages/stagelink.
   add_packages(own.parent_path(), out);  // The command: bin.
   std::string paths = variable_text("PYTHONPATH");
   for (size_t at = 0; at < paths.size();) {
@@ -91,10 +91,11 @@ Result<fs::path> find_sdk(const YuanrongOptions& options) {
   for (const fs::path& folder : package_folders()) {
     if (is_sdk(folder / "yr/datasystem")) return folder / "yr/datasystem";
   }
-  return Status(Reason::kNotFound,
-                fmt::format("the client library of the Yuanrong Datasystem is not installed; {} (or "
-                            "name its folder yr/datasystem with sdk_path)",
-                            kInstall));
+  return Status(
+      Reason::kNotFound,
+      fmt::format("the client library of the Yuanrong Datasystem is not installed; {} (or "
+                  "name its folder yr/datasystem with sdk_path)",
+                  kInstall));
 }
 
 // The library's interface is known to us for one version, byte by byte.
@@ -102,10 +103,11 @@ Status check_sdk_version(const fs::path& sdk) {
   std::string version;
   std::ifstream(sdk / "VERSION") >> version;
   if (version == kKnownVersion) return {};
-  return Status(Reason::kVersion,
-                fmt::format("{}: the Yuanrong Datasystem's library is of version \"{}\", and {} is the "
-                            "one that works: {}",
-                            sdk.string(), version, kKnownVersion, kInstall));
+  return Status(
+      Reason::kVersion,
+      fmt::format("{}: the Yuanrong Datasystem's library is of version \"{}\", and {} is the "
+                  "one that works: {}",
+                  sdk.string(), version, kKnownVersion, kInstall));
 }
 
 // In a build folder the extension module lies two folders below the broker.

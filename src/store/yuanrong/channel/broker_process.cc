@@ -65,7 +65,8 @@ Result<UniqueFd> try_connect(const std::string& path, const Deadline& deadline) 
   const timeval patience{seconds < 1 ? 1 : seconds, 0};
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   for (;;) {
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) {
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) ==
+        0) {
       break;
     }
     if (errno == EINTR) continue;
@@ -84,12 +85,12 @@ Result<UniqueFd> try_connect(const std::string& path, const Deadline& deadline) 
 bool same_file(int fd, const std::string& path) noexcept {
   struct stat mine {};
   struct stat named {};
-  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &named) == 0 && mine.st_ino == named.st_ino &&
-         mine.st_dev == named.st_dev;
+  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
-// The broker removes the file at its end: whoever gets the lock on one that has no name any more, tries
-// again.
+// The broker removes the file at its end: whoever gets the lock on one that has no name any more,
+// tries again.
 Result<UniqueFd> take_lock(const std::string& path, const Deadline& deadline) {
   for (;;) {
     UniqueFd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_NOFOLLOW, 0600));
@@ -100,8 +101,9 @@ Result<UniqueFd> take_lock(const std::string& path, const Deadline& deadline) {
     }
     if (errno != EWOULDBLOCK && errno != EINTR) return socket_trouble("lock", path);
     if (deadline.passed()) {
-      return Status(Reason::kConnectTimeout,
-                    fmt::format("{}: another process is starting the broker and has not finished", path));
+      return Status(
+          Reason::kConnectTimeout,
+          fmt::format("{}: another process is starting the broker and has not finished", path));
     }
     std::this_thread::sleep_for(kLockRetry);
   }
@@ -128,8 +130,8 @@ Result<UniqueFd> listen_at(const std::string& path) {
 // What the broker may see of the environment: no secrets of its starter.
 std::vector<char*> broker_environment() {
   constexpr std::array<std::string_view, 10> kPassed = {
-      "PATH=", "HOME=", "LANG=", "LC_ALL=", "TZ=", "TMPDIR=", "DATASYSTEM_", "ASAN_OPTIONS=",
-      "TSAN_OPTIONS=", "STAGELINK_LOG_LEVEL="};
+      "PATH=",   "HOME=",       "LANG=",         "LC_ALL=",       "TZ=",
+      "TMPDIR=", "DATASYSTEM_", "ASAN_OPTIONS=", "TSAN_OPTIONS=", "STAGELINK_LOG_LEVEL="};
   std::vector<char*> out;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
@@ -217,8 +219,8 @@ Status start_broker(const BrokerFiles& files, const std::string& path, const Dea
 // One broker for a worker, its ring and a library.
 std::string socket_name(const YuanrongOptions& options, const BrokerFiles& files) {
   const std::string all =
-      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", Endpoint{options.host, options.port}.to_string(), files.sdk,
-                  files.plugin, files.broker, options.etcd_address, options.ring);
+      fmt::format("{}\n{}\n{}\n{}\n{}\n{}", Endpoint{options.host, options.port}.to_string(),
+                  files.sdk, files.plugin, files.broker, options.etcd_address, options.ring);
   std::array<unsigned char, 16> sum{};
   crypto_generichash(sum.data(), sum.size(), reinterpret_cast<const unsigned char*>(all.data()),
                      all.size(), nullptr, 0);

@@ -59,9 +59,9 @@ Status failure(std::string_view what, uint32_t code, std::string_view message) {
   const CodeRow* const row = row_of(code);
   Reason reason = row == nullptr ? Reason::kSystem : row->reason;
   if (code == kCodeRuntime && speaks_of_keys(message)) reason = Reason::kAuthentication;
-  return Status(reason, fmt::format("{}: {} (code {}): {}", what,
-                                    row == nullptr ? "an unknown failure" : row->words, code,
-                                    message));
+  return Status(reason,
+                fmt::format("{}: {} (code {}): {}", what,
+                            row == nullptr ? "an unknown failure" : row->words, code, message));
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace stagelink::store::yuanrong {
 inline constexpr uint32_t kCodeNotFound = 3;
 
 std::string_view op_name(Op op) noexcept;
-// A get whose answer has this code found nothing: also 5, which comes for a key whose only copy was on
-// a worker that has restarted.
+// A get whose answer has this code found nothing: also 5, which comes for a key whose only copy was
+// on a worker that has restarted.
 bool is_miss(uint32_t code) noexcept;
 // Why an operation failed.
 Status call_failure(Op op, uint32_t code, std::string_view message);

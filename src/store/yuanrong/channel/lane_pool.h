@@ -9,8 +9,8 @@
 
 namespace stagelink::store::yuanrong {
 
-// Which lanes of a page are in use by this process. Calls that wait for a put take the upper lanes, and
-// never all of them, so that those that do not wait always get through.
+// Which lanes of a page are in use by this process. Calls that wait for a put take the upper lanes,
+// and never all of them, so that those that do not wait always get through.
 //
 // Thread-safety: all methods may run at the same time.
 class LanePool {

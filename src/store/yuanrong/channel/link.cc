@@ -150,7 +150,8 @@ Status Link::welcome(const Deadline& deadline) {
 
 void Link::listen() {
   for (;;) {
-    std::array<pollfd, 2> wanted = {pollfd{socket_.get(), POLLIN, 0}, pollfd{stop_.get(), POLLIN, 0}};
+    std::array<pollfd, 2> wanted = {pollfd{socket_.get(), POLLIN, 0},
+                                    pollfd{stop_.get(), POLLIN, 0}};
     if (::poll(wanted.data(), wanted.size(), -1) < 0 && errno != EINTR) return fail(broker_gone());
     if (wanted[1].revents != 0) return;
     Packet packet = receive_packet(socket_.get());
@@ -234,8 +235,9 @@ Status Link::worker_state() const {
 
 Status Link::ring_state() const {
   if (page_->watch.ring.load() != static_cast<uint32_t>(Seen::kDown)) return {};
-  return Status(Reason::kPartition, "a worker of the ring cannot be reached, and the key may lie there: " +
-                                        text_of(page_->watch.ring_text));
+  return Status(Reason::kPartition,
+                "a worker of the ring cannot be reached, and the key may lie there: " +
+                    text_of(page_->watch.ring_text));
 }
 
 Result<LinkAnswer> Link::call(const LinkCall& call, const Deadline& deadline) {
@@ -303,8 +305,8 @@ Status Link::await(Lane& lane, const LinkCall& call, const Deadline& deadline) {
     } else if (Status worker = worker_state(); !worker.ok()) {
       why = std::move(worker);
     } else if (deadline.passed()) {
-      why = Status(Reason::kTimedOut, fmt::format("{}: the worker has not answered in time",
-                                                  op_name(call.op)));
+      why = Status(Reason::kTimedOut,
+                   fmt::format("{}: the worker has not answered in time", op_name(call.op)));
     } else {
       futex_wait(lane.state, seen, std::min<Duration>(deadline.left(), kLookAgain),
                  FutexScope::kShared);

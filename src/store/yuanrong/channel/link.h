@@ -20,8 +20,8 @@
 
 namespace stagelink::store::yuanrong {
 
-// A segment of the worker (or a copy that the broker made), mapped here. Unmapped when the last object
-// in it is let go.
+// A segment of the worker (or a copy that the broker made), mapped here. Unmapped when the last
+// object in it is let go.
 struct MappedArena {
   std::span<std::byte> bytes;
   MappedArena() = default;
@@ -32,8 +32,8 @@ struct MappedArena {
 
 class Link;
 
-// Memory of one object of the datasystem that the broker holds for this process until this goes. Empty:
-// there is none.
+// Memory of one object of the datasystem that the broker holds for this process until this goes.
+// Empty: there is none.
 //
 // Thread-safety: a value; the bytes are shared.
 class HeldMemory {
@@ -77,8 +77,8 @@ struct LinkAnswer {
   std::vector<bool> found;         // One for each key of kGet and kExists.
 };
 
-// One process's connection to its broker. Broken for good when the broker goes: whatever waits ends at
-// once, and what is held can no longer be trusted to stay.
+// One process's connection to its broker. Broken for good when the broker goes: whatever waits ends
+// at once, and what is held can no longer be trusted to stay.
 //
 // Thread-safety: all methods may run at the same time.
 class Link : public std::enable_shared_from_this<Link> {

@@ -10,8 +10,8 @@
 // Packets of the socket between client and broker, each with at most one descriptor.
 namespace stagelink::store::yuanrong {
 
-// Waits for room as long as the socket's SO_SNDTIMEO allows. False: the other side has gone or does not
-// take it.
+// Waits for room as long as the socket's SO_SNDTIMEO allows. False: the other side has gone or does
+// not take it.
 bool send_packet(int socket, std::span<const std::byte> packet, int fd) noexcept;
 
 struct Packet {

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// What a client process and its broker share: one page of lanes (a sealed memfd that the client makes)
-// and one SOCK_SEQPACKET connection, over which the worker's memory segments travel.
+// What a client process and its broker share: one page of lanes (a sealed memfd that the client
+// makes) and one SOCK_SEQPACKET connection, over which the worker's memory segments travel.
 //
 // A lane carries one request at a time. Its state word is the only one that both sides change:
 //
@@ -28,9 +28,10 @@ inline constexpr uint32_t kFastLane = 0;            // Has the exclusive connect
 inline constexpr uint32_t kMaxKeysPerRequest = 64;  // Of a batch.
 inline constexpr uint32_t kMaxStoreKeyBytes = 255;  // The datasystem's own limit.
 inline constexpr uint32_t kMaxMessageBytes = 1024;
-inline constexpr uint64_t kMaxObjectBytes = uint64_t{128} << 20;  // Of one object of the datasystem.
-// Values up to this are carried in the request; larger ones lie in the worker's memory from the start.
-// Above the 500 KB below which the worker's memory is not used for puts.
+inline constexpr uint64_t kMaxObjectBytes = uint64_t{128}
+                                            << 20;  // Of one object of the datasystem.
+// Values up to this are carried in the request; larger ones lie in the worker's memory from the
+// start. Above the 500 KB below which the worker's memory is not used for puts.
 inline constexpr uint32_t kInlineBytes = 512 << 10;
 
 enum class LaneState : uint32_t { kFree, kRequested, kWorking, kDone, kAbandoned };
@@ -86,7 +87,7 @@ struct Lane {
   Reply reply;
   alignas(64) std::array<Place, kMaxKeysPerRequest> places;
   std::array<char, kMaxMessageBytes> message;
-  std::array<std::byte, kMaxKeysPerRequest * (2 + kMaxStoreKeyBytes)> keys;
+  std::array<std::byte, kMaxKeysPerRequest*(2 + kMaxStoreKeyBytes)> keys;
   alignas(64) std::array<std::byte, kInlineBytes> value;
 };
 
@@ -104,8 +105,8 @@ struct Watch {
   std::atomic<uint32_t> worker_losses{0};
   std::atomic<uint32_t> ring_losses{0};
   std::atomic<uint32_t> coordinator_losses{0};
-  std::array<char, 200> worker_text;     // Why it is down, ended by 0.
-  std::array<char, 200> ring_text;       // Which worker.
+  std::array<char, 200> worker_text;  // Why it is down, ended by 0.
+  std::array<char, 200> ring_text;    // Which worker.
 };
 
 struct Page {

@@ -58,9 +58,15 @@ uint32_t milliseconds(Duration duration) noexcept {
 // All texts, in the order of the layout.
 template <typename Options>
 auto texts_of(Options& options) {
-  return std::array{&options.host,          &options.tenant_id,         &options.access_key,
-                    &options.secret_key,    &options.client_public_key, &options.client_private_key,
-                    &options.server_public_key, &options.token,         &options.etcd_address,
+  return std::array{&options.host,
+                    &options.tenant_id,
+                    &options.access_key,
+                    &options.secret_key,
+                    &options.client_public_key,
+                    &options.client_private_key,
+                    &options.server_public_key,
+                    &options.token,
+                    &options.etcd_address,
                     &options.ring};
 }
 
@@ -118,12 +124,12 @@ Result<WorkerOptions> read_worker_options(const YuanrongOptions& options) {
   SL_TRY(parse_ring(out.ring).status());
   SL_ASSIGN(out.access_key, read_secret(options.access_key_file, "STAGELINK_YUANRONG_ACCESS_KEY"));
   SL_ASSIGN(out.secret_key, read_secret(options.secret_key_file, "STAGELINK_YUANRONG_SECRET_KEY"));
-  SL_ASSIGN(out.client_public_key, read_secret(options.client_public_key_file,
-                                               "STAGELINK_YUANRONG_CLIENT_PUBLIC_KEY"));
-  SL_ASSIGN(out.client_private_key, read_secret(options.client_private_key_file,
-                                                "STAGELINK_YUANRONG_CLIENT_PRIVATE_KEY"));
-  SL_ASSIGN(out.server_public_key, read_secret(options.server_public_key_file,
-                                               "STAGELINK_YUANRONG_SERVER_PUBLIC_KEY"));
+  SL_ASSIGN(out.client_public_key,
+            read_secret(options.client_public_key_file, "STAGELINK_YUANRONG_CLIENT_PUBLIC_KEY"));
+  SL_ASSIGN(out.client_private_key,
+            read_secret(options.client_private_key_file, "STAGELINK_YUANRONG_CLIENT_PRIVATE_KEY"));
+  SL_ASSIGN(out.server_public_key,
+            read_secret(options.server_public_key_file, "STAGELINK_YUANRONG_SERVER_PUBLIC_KEY"));
   SL_ASSIGN(out.token, read_secret(options.token_file, "STAGELINK_YUANRONG_TOKEN"));
   SL_TRY(check_pair(out.access_key, "access_key_file", out.secret_key, "secret_key_file"));
   SL_TRY(check_pair(out.client_public_key, "client_public_key_file", out.client_private_key,

@@ -11,8 +11,8 @@
 
 namespace stagelink::store::yuanrong {
 
-// What a client asks its broker to connect with. Secrets are the contents of the files, and travel over
-// the UNIX socket alone: never in an argument, a log or a file of ours.
+// What a client asks its broker to connect with. Secrets are the contents of the files, and travel
+// over the UNIX socket alone: never in an argument, a log or a file of ours.
 struct WorkerOptions {
   std::string host;
   uint16_t port = 0;
@@ -45,8 +45,8 @@ struct WorkerOptions {
 
 // Reads the files that the options name; where they name none, the variables
 // STAGELINK_YUANRONG_ACCESS_KEY, ..._SECRET_KEY, ..._CLIENT_PUBLIC_KEY, ..._CLIENT_PRIVATE_KEY,
-// ..._SERVER_PUBLIC_KEY and ..._TOKEN. Errors: those of read_secret_file; invalid_argument (one key of a
-// pair without the other, a key with a line break, a bad ring).
+// ..._SERVER_PUBLIC_KEY and ..._TOKEN. Errors: those of read_secret_file; invalid_argument (one key
+// of a pair without the other, a key with a line break, a bad ring).
 Result<WorkerOptions> read_worker_options(const YuanrongOptions& options);
 
 std::vector<std::byte> encode_worker_options(const WorkerOptions& options);

@@ -33,9 +33,10 @@ void warn_of_detours(const Link& link, const YuanrongOptions& options) {
   };
   if (is_down(link.watch().memory)) {
     log(LogLevel::kWarning, "yuanrong",
-        fmt::format("the worker {}:{} does not share its memory with this user: every value is copied. "
-                    "Run the worker on this host and as this user",
-                    options.host, options.port));
+        fmt::format(
+            "the worker {}:{} does not share its memory with this user: every value is copied. "
+            "Run the worker on this host and as this user",
+            options.host, options.port));
   }
   if (is_down(link.watch().exclusive)) {
     log(LogLevel::kWarning, "yuanrong",
@@ -95,10 +96,11 @@ Status WorkerPort::may_start_again() {
   const auto now = Deadline::Clock::now();
   while (!starts_.empty() && now - starts_.front() > kStartsWithin) starts_.pop_front();
   if (starts_.size() >= kMostStarts) {
-    return Status(Reason::kUnreachable,
-                  fmt::format("the broker of the Yuanrong worker was started {} times within {} s and "
-                              "did not stay",
-                              starts_.size(), kStartsWithin.count()));
+    return Status(
+        Reason::kUnreachable,
+        fmt::format("the broker of the Yuanrong worker was started {} times within {} s and "
+                    "did not stay",
+                    starts_.size(), kStartsWithin.count()));
   }
   starts_.push_back(now);
   return {};
@@ -132,8 +134,12 @@ Result<LinkAnswer> WorkerPort::call_over(Link& link, const LinkCall& call,
   return answer;
 }
 
-// A timeout and a closed store are states; the rest is logged where it arises, which is here.
+// A timeout and a closed store are states; the rest is logged where it arises, which is here. What
+// takes too long while a worker of the ring is cut off has waited for that one.
 Status WorkerPort::note(Op op, Status status) {
+  if (status.code() == Code::kTimedOut) {
+    if (Status cut = judge_miss(); !cut.ok()) return cut;
+  }
   if (status.code() == Code::kUnreachable) count(Trouble::kWorkerDown);
   if (status.code() != Code::kTimedOut && status.code() != Code::kInvalidState) {
     log_failure(fmt::format("yuanrong {}", op_name(op)), status);

@@ -20,17 +20,17 @@ namespace stagelink::store::yuanrong {
 enum class Trouble : uint8_t {
   kBrokerLost,
   kBrokerStarted,
-  kWorkerDown,     // Operations that failed because of it.
-  kPartition,      // Misses behind a cut.
-  kOutOfMemory,    // Puts without space.
-  kEvicted,        // Objects of which a piece was missing.
-  kCorrupt,        // Values that are not what was put.
-  kViewsLost,      // Views whose broker has gone.
+  kWorkerDown,   // Operations that failed because of it.
+  kPartition,    // Misses behind a cut.
+  kOutOfMemory,  // Puts without space.
+  kEvicted,      // Objects of which a piece was missing.
+  kCorrupt,      // Values that are not what was put.
+  kViewsLost,    // Views whose broker has gone.
 };
 inline constexpr size_t kTroubles = 8;
 
-// The way to the worker: one link at a time, made anew when its broker has died, and not more often than
-// makes sense.
+// The way to the worker: one link at a time, made anew when its broker has died, and not more often
+// than makes sense.
 //
 // Thread-safety: all methods may run at the same time.
 class WorkerPort {
@@ -38,14 +38,14 @@ class WorkerPort {
   // Connects. Errors: those of Link::open, connect_to_broker and read_worker_options.
   static Result<std::shared_ptr<WorkerPort>> open(const YuanrongOptions& options);
 
-  // Over the link of now. A failure of the broker or the worker is logged and counted here; what the
-  // datasystem answers is the caller's to judge.
+  // Over the link of now. A failure of the broker or the worker is logged and counted here; what
+  // the datasystem answers is the caller's to judge.
   Result<LinkAnswer> call(const LinkCall& call, const Deadline& deadline);
   // Over the link that holds the memory.
   Result<LinkAnswer> call_over(Link& link, const LinkCall& call, const Deadline& deadline);
 
-  // The Status of a call that was answered with a code: logged and counted. With a worker of the ring cut
-  // off it is `partition`, whatever the code says.
+  // The Status of a call that was answered with a code: logged and counted. With a worker of the
+  // ring cut off it is `partition`, whatever the code says.
   Status failure(Op op, const LinkAnswer& answer);
   // Of a key that was not found: Ok, or unreachable (partition).
   Status judge_miss();

@@ -61,9 +61,10 @@ Status make_folder(const std::string& folder) {
       info.st_uid == ::geteuid()) {
     for (const ServerProcess& server : read_servers(folder)) {
       if (!server.alive()) continue;
-      return Status(Reason::kAlreadyExists,
-                    fmt::format("{}: {} runs there already (pid {}); stop it with `stagelink store down`",
-                                folder, server.name, server.id.pid));
+      return Status(
+          Reason::kAlreadyExists,
+          fmt::format("{}: {} runs there already (pid {}); stop it with `stagelink store down`",
+                      folder, server.name, server.id.pid));
     }
     std::error_code error;
     fs::remove_all(folder, error);  // Of servers that have ended.
@@ -88,10 +89,21 @@ ServerCommand etcd_command(const LocalClusterOptions& options, const std::string
   ServerCommand command;
   command.name = "etcd";
   command.output = options.folder + "/etcd.log";
-  command.words = {program, "--name", "stagelink", "--data-dir", data,
-                   "--listen-client-urls", url(0), "--advertise-client-urls", url(0),
-                   "--listen-peer-urls", url(1), "--initial-advertise-peer-urls", url(1),
-                   "--initial-cluster", "stagelink=" + url(1)};
+  command.words = {program,
+                   "--name",
+                   "stagelink",
+                   "--data-dir",
+                   data,
+                   "--listen-client-urls",
+                   url(0),
+                   "--advertise-client-urls",
+                   url(0),
+                   "--listen-peer-urls",
+                   url(1),
+                   "--initial-advertise-peer-urls",
+                   url(1),
+                   "--initial-cluster",
+                   "stagelink=" + url(1)};
   return command;
 }
 
@@ -106,10 +118,8 @@ ServerCommand worker_command(const LocalClusterOptions& options) {
                    fmt::format("--worker_address={}:{}", options.host, options.port),
                    fmt::format("--shared_memory_size_mb={}", options.memory_mb),
                    "--unix_domain_socket_dir=" + at + "/uds",
-                   "--rocksdb_store_dir=" + at + "/rocksdb",
-                   "--log_dir=" + at + "/logs",
-                   "--health_check_path=" + at + "/healthy",
-                   "--ready_check_path=" + at + "/ready",
+                   "--rocksdb_store_dir=" + at + "/rocksdb", "--log_dir=" + at + "/logs",
+                   "--health_check_path=" + at + "/healthy", "--ready_check_path=" + at + "/ready",
                    // By default it writes some hundred megabytes an hour.
                    "--minloglevel=2", "--log_monitor=false",
                    // Of a client or worker that is gone; the defaults are minutes.
@@ -157,8 +167,8 @@ Status check_free(const LocalClusterOptions& options) {
   for (const uint16_t port : ports) {
     if (!port_answers(options.host, port)) continue;
     return Status(Reason::kPortInUse,
-                  fmt::format("{}:{}: somebody listens there already; `ss -ltnp` names who", options.host,
-                              port));
+                  fmt::format("{}:{}: somebody listens there already; `ss -ltnp` names who",
+                              options.host, port));
   }
   return {};
 }
@@ -167,8 +177,9 @@ Status start_etcd(const LocalClusterOptions& options, const Deadline& deadline,
                   const ClusterProgress& progress, std::vector<ServerProcess>& servers) {
   const std::string program = find_program("etcd");
   if (program.empty()) {
-    return Status(Reason::kNotFound,
-                  "etcd is not installed: apt-get install etcd-server, or do without it (--no-etcd)");
+    return Status(
+        Reason::kNotFound,
+        "etcd is not installed: apt-get install etcd-server, or do without it (--no-etcd)");
   }
   const ServerCommand command = etcd_command(options, program);
   SL_ASSIGN(const ServerProcess etcd, start_server(command));
@@ -184,9 +195,8 @@ Status start_worker(const LocalClusterOptions& options, const Deadline& deadline
   SL_ASSIGN(const ServerProcess worker, start_server(command));
   servers.push_back(worker);
   SL_TRY(write_servers(options.folder, servers));
-  return wait_until(worker, command.output, deadline, progress, [&] {
-    return ::access((options.folder + "/ready").c_str(), F_OK) == 0;
-  });
+  return wait_until(worker, command.output, deadline, progress,
+                    [&] { return ::access((options.folder + "/ready").c_str(), F_OK) == 0; });
 }
 
 }  // namespace

@@ -138,8 +138,8 @@ Status stop_server(const ServerProcess& server, Duration patience) {
     return ::syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0) == 0;
   };
   if (!tell(SIGTERM) && errno != ESRCH) {
-    return Status(Reason::kPermission, fmt::format("{}, pid {}: {}", server.name, server.id.pid,
-                                                   std::strerror(errno)));
+    return Status(Reason::kPermission,
+                  fmt::format("{}, pid {}: {}", server.name, server.id.pid, std::strerror(errno)));
   }
   for (const int last : {SIGKILL, 0}) {
     const Deadline end = Deadline::in(patience);
@@ -147,7 +147,8 @@ Status stop_server(const ServerProcess& server, Duration patience) {
     if (!server.alive()) return {};
     if (last != 0) (void)tell(last);
   }
-  return Status(Reason::kTimedOut, fmt::format("{}, pid {}: does not end", server.name, server.id.pid));
+  return Status(Reason::kTimedOut,
+                fmt::format("{}, pid {}: does not end", server.name, server.id.pid));
 }
 
 std::string last_lines(const std::string& path, size_t count) {

@@ -11,8 +11,8 @@
 
 namespace stagelink::store::yuanrong {
 
-// A server that runs on after this process: who it is, by pid and start time, so that nothing else is
-// ever signalled under its number.
+// A server that runs on after this process: who it is, by pid and start time, so that nothing else
+// is ever signalled under its number.
 struct ServerProcess {
   std::string name;
   ProcessId id;
