@@ -1,0 +1,328 @@
+"""Connectors between the stages of a pipeline, with the contract of vLLM-Omni's OmniConnectors.
+
+A stage puts an object under an id, the next stage gets it::
+
+    connector = YuanrongConnector({"namespace": "demo"})
+    connector.put("0", "1", "request-7", {"hidden": tensor})
+    ...
+    data, size = connector.get("0", "1", "request-7")   # or None: not there yet
+
+Nothing else need pass between them: both make the key ``{id}:{from_stage}_{to_stage}``. vLLM-Omni need
+not be installed; ``stagelink.vllm_omni`` gives these classes to it if it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+from . import _core, serializer
+from .errors import Error, InvalidArgument, InvalidState, NotFound
+from .omni_config import ConnectorSpec, OmniTransferConfig, load_omni_transfer_config
+
+__all__ = [
+    "ConnectorClosed",
+    "ConnectorSpec",
+    "DatasystemMissing",
+    "OmniTransferConfig",
+    "YuanrongConnector",
+    "create_connector",
+    "create_connectors",
+    "load_omni_transfer_config",
+]
+
+logger = logging.getLogger(__name__)
+
+_Self = TypeVar("_Self", bound="YuanrongConnector")
+
+# Failures of the connection rather than of the object.
+_TRANSPORT_CODES = frozenset({"unreachable", "peer_lost", "incompatible", "busy"})
+
+
+class DatasystemMissing(NotFound, ImportError):
+    """The package of the Yuanrong Datasystem is not installed; the message has the command."""
+
+
+class ConnectorClosed(InvalidState, RuntimeError):
+    """The connector was closed before the call."""
+
+
+class YuanrongConnector:
+    """Hands objects from stage to stage through a store.
+
+    With a ``host`` in the configuration the store is the Yuanrong Datasystem there; without one it is
+    memory shared by the processes of this host, which needs no server. docs/connectors/store.md lists
+    the options.
+
+    All methods may be called from any thread at the same time, ``close`` too, which ends what waits.
+    """
+
+    supports_raw_data = False
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Open the store. Raises what is wrong with the configuration or the store, by name."""
+        self._core: _core.StoreConnector | None = None
+        self.config: dict[str, Any] = dict(config)
+        self.stage_id = -1
+        self.sender_host: str | None = None
+        self.sender_zmq_port: int | None = None
+        self.can_put = True
+        try:
+            core = _core.StoreConnector(json.dumps(self.config, default=str))
+        except NotFound as error:
+            raise DatasystemMissing(error.message, error.reason) from error
+        options = core.options
+        self.stage_id = options["stage_id"]
+        self.backend: str = options["backend"]
+        self.host: str = options["host"]
+        self.port: int = options["port"]
+        self.namespace: str = options["namespace"]
+        self.get_sub_timeout_ms: int = options["get_sub_timeout_ms"]
+        self._get_wait: float = options["get_wait"]
+        self._wire: serializer.Wire = options["wire"]
+        self._checksum: bool = options["checksum"]
+        self._copy: bool = options["copy"]
+        self._view_min_bytes: int = options["view_min_bytes"]
+        self._revive: bool = options["revive"]
+        self._core = core
+        where = self.namespace if self.backend == "shm" else f"{self.host}:{self.port}"
+        logger.info("YuanrongConnector initialized successfully (%s, %s)", self.backend, where)
+
+    # Transfer.
+
+    def put(
+        self, from_stage: str, to_stage: str, put_key: str, data: Any
+    ) -> tuple[bool, int, dict[str, Any] | None]:
+        """Store an object for a stage: ``(True, its bytes, None)``.
+
+        ``(False, 0, None)``: it was not put; the log says why. An object of the same key is replaced.
+        """
+        core = self._open()
+        edge = str(from_stage), str(to_stage), str(put_key)
+        try:
+            plan = serializer.plan(data, self._wire, checksum=self._checksum)
+        except (TypeError, ValueError, NotImplementedError, RecursionError, Error) as error:
+            core.refuse(*edge, str(error))
+            return False, 0, None
+        if not core.put(*edge, plan):
+            return False, 0, None
+        return True, plan.nbytes, None
+
+    def get(
+        self,
+        from_stage: str,
+        to_stage: str,
+        get_key: str,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> tuple[Any, int] | None:
+        """Return the object that was put for this stage, and its bytes; None: it is not there (yet).
+
+        Waits as ``get_sub_timeout_ms`` says; without that key it looks once. The object is deleted
+        from the store (``delete_consumed``). ``metadata`` is not needed and not looked at.
+        """
+        return self._get(from_stage, to_stage, get_key, self._get_wait)
+
+    def get_with_deadline(
+        self,
+        from_stage: str,
+        to_stage: str,
+        get_key: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        deadline: float,
+    ) -> tuple[Any, int] | None:
+        """Do as :meth:`get` does, but wait until ``deadline``, a time of ``time.monotonic()``."""
+        return self._get(from_stage, to_stage, get_key, max(0.0, deadline - time.monotonic()))
+
+    def abandon_get(self, get_key: str) -> None:
+        """Do nothing: a get leaves nothing behind."""
+
+    def cleanup(
+        self, request_id: str, from_stage: str | None = None, to_stage: str | None = None
+    ) -> None:
+        """Delete what this connector has put under an id and nobody has got, on all its edges.
+
+        With both stages, or with a whole key ``{id}:{from}_{to}``, whoever has put it. Raises
+        ``ValueError`` for one stage without the other.
+        """
+        if (from_stage is None) != (to_stage is None):
+            raise InvalidArgument("cleanup needs both stages of an edge, or neither")
+        core = self._core
+        if core is None or core.closed:
+            return
+        if from_stage is None or to_stage is None:
+            core.cleanup(str(request_id))
+        else:
+            core.cleanup(str(request_id), str(from_stage), str(to_stage))
+
+    def reap_consumed(self) -> None:
+        """Forget objects that others have consumed; at most a few for each call."""
+        if self._core is not None and not self._core.closed:
+            self._core.reap_consumed()
+
+    # Where senders are matters to connectors that dial them; a store is the same for all.
+
+    def update_sender_info(
+        self, sender_host: str, sender_zmq_port: int, sender_rank: int | None = None
+    ) -> None:
+        """Remember where the sender is, for whoever asks; the store does not need it."""
+        self.sender_host = sender_host
+        self.sender_zmq_port = sender_zmq_port
+
+    def get_connection_info(self) -> dict[str, Any]:
+        """Return what identifies the other end: the store."""
+        return {
+            "host": self.host,
+            "port": self.port,
+            "backend": self.backend,
+            "namespace": self.namespace,
+            "zmq_port": None,
+            "rpc_port": None,
+            "can_put": self.can_put,
+        }
+
+    # State.
+
+    def health(self) -> dict[str, Any]:
+        """Return ``status`` (healthy, unhealthy) and the counters; see docs/connectors/store.md."""
+        core = self._core
+        found: dict[str, Any] = {"status": "unhealthy", "error": "closed"}
+        if core is not None and not core.closed:
+            error = core.check_health()
+            found = {"status": "unhealthy" if error else "healthy", "error": error}
+        found.update(host=self.host, port=self.port, backend=self.backend, namespace=self.namespace)
+        found.update(self._counters())
+        return found
+
+    def metrics_text(self) -> str:
+        """Counters and histograms as Prometheus text: of the connector and of its store."""
+        return "" if self._core is None else self._core.metrics_text()
+
+    def close(self) -> None:
+        """End what waits and leave the store, within seconds. Objects stay. Idempotent."""
+        core = getattr(self, "_core", None)
+        if core is None:
+            return
+        try:
+            core.close()
+        except Error as error:
+            logger.warning("YuanrongConnector: closing the store failed: %s", error)
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @staticmethod
+    def serialize_obj(obj: Any) -> bytes:
+        """Return an object as bytes, as vLLM-Omni's serializer writes it."""
+        return serializer.encode(obj)
+
+    @staticmethod
+    def deserialize_obj(data: Any) -> Any:
+        """Return the object of such bytes."""
+        return serializer.decode(data, copy=True)
+
+    @staticmethod
+    def _make_key(key: str, from_stage: str, to_stage: str, separator: str = ":") -> str:
+        return f"{key}{separator}{from_stage}_{to_stage}"
+
+    def _open(self) -> _core.StoreConnector:
+        core = self._core
+        if core is None or core.closed:
+            raise ConnectorClosed("YuanrongConnector is closed", "closed")
+        return core
+
+    def _get(
+        self, from_stage: str, to_stage: str, get_key: str, timeout: float
+    ) -> tuple[Any, int] | None:
+        core = self._open()
+        edge = str(from_stage), str(to_stage), str(get_key)
+        view = core.get(*edge, timeout)
+        if view is None:
+            return None
+        size = view.nbytes
+        started = time.perf_counter()
+        try:
+            copy = self._copy or size < self._view_min_bytes
+            data = serializer.decode(view, copy=copy, revive=self._revive)
+        except Exception as error:  # noqa: BLE001 - whatever a payload makes decoders raise
+            core.spoiled(*edge, view, time.perf_counter() - started, str(error))
+            return None
+        core.consumed(*edge, view, time.perf_counter() - started)
+        return data, size
+
+    def _counters(self) -> dict[str, int]:
+        core = self._core
+        outcomes = [] if core is None else core.outcomes()
+
+        def gets(accept: Callable[[str, str], bool]) -> int:
+            return sum(gets for reason, code, _, gets in outcomes if accept(reason, code))
+
+        failed_puts = sum(p for reason, _, p, _ in outcomes if reason not in ("ok", "closed"))
+        transport = gets(lambda _, code: code in _TRANSPORT_CODES)
+        decode = gets(lambda _, code: code == "corrupt")
+        return {
+            "puts": sum(puts for reason, _, puts, _ in outcomes if reason == "ok"),
+            "gets": gets(lambda reason, _: reason == "ok"),
+            "bytes_transferred": 0 if core is None else core.put_bytes,
+            "errors": failed_puts + transport + decode,
+            "timeouts": gets(lambda _, code: code == "timed_out"),
+            "hits": gets(lambda reason, _: reason == "ok"),
+            "misses": gets(lambda reason, _: reason == "not_found"),
+            "expired": gets(lambda reason, _: reason == "expired"),
+            "evicted": gets(lambda reason, _: reason == "evicted"),
+            "transport": transport,
+            "decode": decode,
+            "failed_puts": failed_puts,
+            "bytes_received": 0 if core is None else core.get_bytes,
+            "unconsumed": 0 if core is None else core.unconsumed,
+        }
+
+
+_CONNECTORS: dict[str, Callable[[Mapping[str, Any]], YuanrongConnector]] = {
+    "YuanrongConnector": YuanrongConnector,
+    "StagelinkStoreConnector": YuanrongConnector,
+}
+
+
+def create_connector(spec: ConnectorSpec) -> YuanrongConnector:
+    """Return the connector of a specification, by its name."""
+    kind = _CONNECTORS.get(spec.name)
+    if kind is None:
+        raise InvalidArgument(
+            f"Unknown connector: {spec.name}. Available: {sorted(_CONNECTORS)}", "unsupported"
+        )
+    return kind(spec.extra)
+
+
+def create_connectors(
+    config: OmniTransferConfig | None, stage_id: str | int
+) -> dict[tuple[str, str], YuanrongConnector]:
+    """Return a connector for every edge that a stage is an end of; none if they are disabled."""
+    found: dict[tuple[str, str], YuanrongConnector] = {}
+    if config is None or not config.enabled:
+        return found
+    for edge, spec in config.connectors.items():
+        if str(stage_id) not in edge:
+            continue
+        bounds = config.bounds.get(edge)
+        extra = {**spec.extra, "stage_id": int(stage_id)}
+        if bounds is not None:
+            extra.setdefault("window_size", bounds.window_size)
+            extra.setdefault("max_inflight", bounds.max_inflight)
+        found[edge] = create_connector(ConnectorSpec(spec.name, extra))
+    return found
