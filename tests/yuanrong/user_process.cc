@@ -13,7 +13,8 @@
 namespace stagelink::test {
 namespace {
 
-// "open HOST PORT ETCD NETNS", "put KEY BYTES SEED", "get KEY WAIT_MS BYTES SEED", "event NAME".
+// "open HOST PORT ETCD NETNS", "put KEY BYTES SEED", "get KEY WAIT_MS BYTES SEED", "event NAME",
+// "up PART".
 class User {
  public:
   std::string answer(const std::string& line) {
@@ -26,6 +27,10 @@ class User {
     if (word == "event") {
       in >> word;
       return fmt::format("{}", metric(*store_, "stagelink_yuanrong_events_total", word));
+    }
+    if (word == "up") {
+      in >> word;
+      return fmt::format("{}", metric(*store_, "stagelink_yuanrong_up", word));
     }
     return "unknown";
   }
