@@ -1,6 +1,6 @@
 """The engine of stagelink; use it through the package `stagelink`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import enum
 import os
 import types
@@ -1206,6 +1206,62 @@ def omni_resolve_connector(json: str, stage_id: int, role: str, purpose: str, lo
 
 def omni_connector_port(base: int, purpose: str, from_stage: int, local_rank: int, replica: int) -> int:
     """The port of a transfer engine's sender."""
+
+class StoreConnector:
+    """The core of stagelink.connectors.YuanrongConnector."""
+
+    def __init__(self, extra: str) -> None: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def put(self, from_stage: str, to_stage: str, id: str, plan: EncodePlan) -> bool:
+        """
+        Write a payload's plan into the store. False: it was not put; why is counted.
+        """
+
+    def get(self, from_stage: str, to_stage: str, id: str, timeout: float | str) -> ObjectView | None:
+        """
+        The payload, or None; why is counted. End it with `consumed` or `spoiled`.
+        """
+
+    def consumed(self, from_stage: str, to_stage: str, id: str, view: ObjectView, decoding: float) -> None:
+        """The payload was decoded, in so many seconds."""
+
+    def spoiled(self, from_stage: str, to_stage: str, id: str, view: ObjectView, decoding: float, why: str) -> None:
+        """The payload cannot be decoded."""
+
+    def cleanup(self, id: str, from_stage: str | None = None, to_stage: str | None = None) -> None: ...
+
+    def reap_consumed(self) -> int: ...
+
+    def refuse(self, from_stage: str, to_stage: str, id: str, why: str) -> None:
+        """Count and log a put whose payload has no form."""
+
+    def outcomes(self) -> list[tuple[str, str, int, int]]:
+        """(reason, code, puts, gets) of whatever came to pass."""
+
+    @property
+    def put_bytes(self) -> int: ...
+
+    @property
+    def get_bytes(self) -> int: ...
+
+    @property
+    def unconsumed(self) -> int: ...
+
+    def check_health(self) -> str:
+        """Empty, or why the store does not work just now."""
+
+    def metrics_text(self) -> str: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self, timeout: float | str = 5) -> None: ...
+
+def store_connector_options_text() -> str:
+    """The reference of a connector's options, in Markdown."""
 
 class EncodePlan:
     """An object that is ready to be written. It holds what it is made of."""

@@ -7,8 +7,8 @@ A stage puts an object under an id, the next stage gets it::
     ...
     data, size = connector.get("0", "1", "request-7")   # or None: not there yet
 
-Nothing else need pass between them: both make the key ``{id}:{from_stage}_{to_stage}``. vLLM-Omni need
-not be installed; ``stagelink.vllm_omni`` gives these classes to it if it is.
+Nothing else need pass between them: both make the key ``{id}:{from_stage}_{to_stage}``. vLLM-Omni
+need not be installed; ``stagelink.vllm_omni`` gives these classes to it if it is.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ class ConnectorClosed(InvalidState, RuntimeError):
 class YuanrongConnector:
     """Hands objects from stage to stage through a store.
 
-    With a ``host`` in the configuration the store is the Yuanrong Datasystem there; without one it is
-    memory shared by the processes of this host, which needs no server. docs/connectors/store.md lists
-    the options.
+    With a ``host`` in the configuration the store is the Yuanrong Datasystem there; without one it
+    is memory shared by the processes of this host, which needs no server. docs/connectors/store.md
+    lists the options.
 
-    All methods may be called from any thread at the same time, ``close`` too, which ends what waits.
+    All methods may be called from any thread at the same time, ``close`` too, which ends what
+    waits.
     """
 
     supports_raw_data = False
@@ -99,7 +100,8 @@ class YuanrongConnector:
     ) -> tuple[bool, int, dict[str, Any] | None]:
         """Store an object for a stage: ``(True, its bytes, None)``.
 
-        ``(False, 0, None)``: it was not put; the log says why. An object of the same key is replaced.
+        ``(False, 0, None)``: it was not put; the log says why. An object of the same key is
+        replaced.
         """
         core = self._open()
         edge = str(from_stage), str(to_stage), str(put_key)
@@ -119,7 +121,7 @@ class YuanrongConnector:
         get_key: str,
         metadata: Mapping[str, Any] | None = None,
     ) -> tuple[Any, int] | None:
-        """Return the object that was put for this stage, and its bytes; None: it is not there (yet).
+        """Return the object that was put for this stage, and its bytes; None: it is not there.
 
         Waits as ``get_sub_timeout_ms`` says; without that key it looks once. The object is deleted
         from the store (``delete_consumed``). ``metadata`` is not needed and not looked at.

@@ -153,7 +153,7 @@ def resolve_connector_spec(
     local_rank: int = 0,
     replica_id: int = 0,
 ) -> ConnectorSpec:
-    """Return a copy for one worker: with its stage, its role and, for transfer engines, its ports."""
+    """Return a copy for one worker: its stage, its role and, for transfer engines, its ports."""
     given = json.dumps({"name": spec.name, "extra": spec.extra})
     text = _core.omni_resolve_connector(
         given, stage_id, role or "", purpose, local_rank, replica_id

@@ -1,12 +1,12 @@
-"""Gives Stagelink's connectors to vLLM-Omni, which finds :func:`register` by its plug-in entry point.
+"""Gives Stagelink's connectors to vLLM-Omni, which finds :func:`register` by its entry point.
 
-``STAGELINK_OMNI_CONNECTORS`` names the connectors of ``OmniConnectorFactory`` that become ours, with
-commas between; those that are there are replaced, others are added. Without it they are
+``STAGELINK_OMNI_CONNECTORS`` names the connectors of ``OmniConnectorFactory`` that become ours,
+with commas between; those that are there are replaced, others are added. Without it they are
 ``YuanrongConnector`` and ``StagelinkStoreConnector``; ``none``: no one. A pipeline's file chooses
 among them by ``name``.
 
-Importing this package imports nothing of vLLM-Omni, and :func:`register` does not either: what it has
-to change is changed when the host imports its factory.
+Importing this package imports nothing of vLLM-Omni, and :func:`register` does not either: what it
+has to change is changed when the host imports its factory.
 """
 
 from __future__ import annotations
