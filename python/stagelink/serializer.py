@@ -2,19 +2,19 @@
 
 :func:`encode` writes one of two forms; :func:`decode` reads both.
 
-=========  ==========================================================================================
-compat     byte for byte what the ``OmniSerializer`` of vLLM-Omni 0.30 writes (MessagePack). Tuples
-           and sets come back as lists, as they do there.
-fast       tensors, arrays, pictures and long byte strings aligned to 64 bytes, behind everything
-           else; keeps tuples and sets; takes more than 4 GiB; a checksum on demand.
-=========  ==========================================================================================
+======  ==========================================================================================
+compat  byte for byte what the ``OmniSerializer`` of vLLM-Omni 0.30 writes (MessagePack). Tuples
+        and sets come back as lists, as they do there.
+fast    tensors, arrays, pictures and long byte strings aligned to 64 bytes, behind everything
+        else; keeps tuples and sets; takes more than 4 GiB; a checksum on demand.
+======  ==========================================================================================
 
-Both copy each large byte once when they write. When they read, tensors, arrays and pictures are views
-of the buffer and keep it alive. **A view must not be written to**: torch has no read-only tensors, so
-it cannot say so. ``copy=True`` gives tensors and arrays of their own.
+Both copy each large byte once when they write. When they read, tensors, arrays and pictures are
+views of the buffer and keep it alive. **A view must not be written to**: torch has no read-only
+tensors, so it cannot say so. ``copy=True`` gives tensors and arrays of their own.
 
-torch, NumPy, Pillow and ml_dtypes are used if a payload holds something of theirs. Where torch is not
-installed, tensors are read as arrays.
+torch, NumPy, Pillow and ml_dtypes are used if a payload holds something of theirs. Where torch is
+not installed, tensors are read as arrays.
 """
 
 import sys
@@ -22,14 +22,17 @@ from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from typing_extensions import Buffer
 
 from ._core import EncodePlan, decode_payload, plan_payload
 
-__all__ = ["EncodePlan", "Wire", "decode", "encode", "plan"]
+if TYPE_CHECKING:
+    from ._core import ObjectStore, Timeout
+
+__all__ = ["EncodePlan", "Wire", "decode", "encode", "get", "plan", "put"]
 
 Wire = Literal["compat", "fast"]
 
@@ -60,7 +63,7 @@ def plan(obj: object, wire: Wire = "compat", *, checksum: bool = False) -> Encod
 
 
 def encode(obj: object, wire: Wire = "compat", *, checksum: bool = False) -> bytes:
-    """An object as bytes. To write them somewhere else without a second copy, see :func:`plan`."""
+    """An object as bytes. To write them elsewhere without a second copy, see :func:`plan`."""
     return plan_payload(obj, wire, checksum, _reduce).to_bytes()
 
 
@@ -68,10 +71,40 @@ def decode(buffer: Buffer, *, copy: bool = False, revive: bool = False) -> Any:
     """The object of a buffer of either form; raises :class:`~stagelink.Corrupt` if it is none.
 
     ``revive`` does as vLLM-Omni does: dicts that look like a ``RequestOutput``, a
-    ``CompletionOutput`` or an ``OmniRequestOutput`` become one, if their class is loaded. Without it
-    a dict is a dict.
+    ``CompletionOutput`` or an ``OmniRequestOutput`` become one, if their class is loaded. Without
+    it a dict is a dict.
     """
     return decode_payload(buffer, copy, _revive if revive else None)
+
+
+def put(
+    store: "ObjectStore",
+    key: str | Buffer,
+    obj: object,
+    wire: Wire = "fast",
+    *,
+    checksum: bool = False,
+    timeout: "Timeout" = 5,
+    ttl: "Timeout | None" = None,
+) -> int:
+    """Write an object into a store, in place. Gives its bytes there."""
+    payload = plan(obj, wire, checksum=checksum)
+    with store.create(key, payload.nbytes, timeout, ttl) as writer:
+        payload.write_into(writer.pieces())
+        writer.seal()
+    return payload.nbytes
+
+
+def get(
+    store: "ObjectStore",
+    key: str | Buffer,
+    timeout: "Timeout" = 0,
+    *,
+    copy: bool = False,
+    revive: bool = False,
+) -> Any:
+    """Read an object from a store. Its views hold the lease."""
+    return decode(store.get(key, timeout), copy=copy, revive=revive)
 
 
 def _loaded(module: str, name: str) -> Any:

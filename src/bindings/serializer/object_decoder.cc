@@ -235,7 +235,10 @@ nb::object ObjectDecoder::make_array(const ArrayView& view) const {
   const nb::object type = numpy_type(view.dtype);
   const nb::tuple shape = to_tuple(view.shape);
   if (view.data.empty()) return numpy.attr("empty")(shape, type);
-  const nb::object array = numpy.attr("ndarray")(shape, type, owner_, offset_of(view));
+  // Not ndarray(buffer=...), which does not keep the buffer's owner from giving the memory up.
+  const auto count = view.data.size() / nb::cast<size_t>(type.attr("itemsize"));
+  const nb::object flat = numpy.attr("frombuffer")(owner_, type, count, offset_of(view));
+  const nb::object array = flat.attr("reshape")(shape);
   return copy_ ? nb::object(array.attr("copy")()) : array;
 }
 

@@ -204,7 +204,8 @@ void ObjectEncoder::dict(nb::handle object) {
     ++met;
     if (PyDict_Size(raw) != count) break;
   }
-  if (met != count) refuse(object, "it has changed while it was encoded");
+  if (met != count || PyDict_Size(raw) != count)
+    refuse(object, "it has changed while it was encoded");
 }
 
 void ObjectEncoder::key(nb::handle object) {

@@ -108,7 +108,7 @@ Result<uint64_t> ArrayForm::bytes() const {
   std::optional<uint64_t> item;
   if (kind_ == ArrayKind::kImage) {
     const ImageMode* const mode = find_image_mode(mode_);
-    if (mode == nullptr) {
+    if (mode == nullptr || !dtype_.empty()) {
       return not_an_array(
           fmt::format("pictures of mode `{}` are not known", to_plain_text(mode_, 40)));
     }
@@ -116,7 +116,10 @@ Result<uint64_t> ArrayForm::bytes() const {
     if (rank_ != rank || (rank == 3 && shape_[2] != mode->channels)) {
       return not_an_array(fmt::format("a picture of mode {} whose shape is another's", mode->name));
     }
-    item = by_mode_ ? 1 : numpy_item_bytes(mode->item);
+    item = numpy_item_bytes(mode->item);
+    if (by_mode_ && item != uint64_t{1}) {
+      return not_an_array(fmt::format("a picture of mode {} without its values", mode->name));
+    }
   } else if (kind_ == ArrayKind::kTensor) {
     const Dtype* const dtype = find_dtype(dtype_);
     if (dtype != nullptr && dtype->torch) item = dtype->bytes;
