@@ -46,6 +46,9 @@ if(STAGELINK_SANITIZE STREQUAL "thread")
 endif()
 list(FILTER cli_sources INCLUDE REGEX "/tests/unit/cli")
 stagelink_test_program(unit_tests FILES ${sources} LINK stagelink_connector TIMEOUT 60)
+if(NOT STAGELINK_UNIT_TESTS)
+  set_target_properties(unit_tests PROPERTIES EXCLUDE_FROM_ALL ON)
+endif()
 stagelink_test_program(cli_tests FILES ${cli_sources} LINK stagelink_cli TIMEOUT 120)
 if(TARGET cli_tests AND TARGET stagelink)
   add_dependencies(cli_tests stagelink)
@@ -54,6 +57,12 @@ endif()
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/integration/*.cc)
 stagelink_test_program(integration_tests MAIN FILES ${sources} LINK stagelink_connector TIMEOUT 120)
+# What the broker loads in these tests.
+add_library(fake_datasystem MODULE ${PROJECT_SOURCE_DIR}/tests/fake_datasystem/plugin.cc)
+target_link_libraries(fake_datasystem PRIVATE stagelink_options)
+add_dependencies(integration_tests stagelink-yuanrong-broker fake_datasystem)
+target_compile_definitions(integration_tests PRIVATE
+  STAGELINK_FAKE_DATASYSTEM="$<TARGET_FILE:fake_datasystem>")
 
 # Real servers of the Yuanrong Datasystem, once for each file: run as a whole, and only where the
 # broker is as plain as the library needs it.

@@ -149,9 +149,12 @@ def step_python_lint(tally: Tally) -> None:
     tally.add("python lint", run("tools/lint_python.sh"))
 
 
-def step_release(tally: Tally) -> None:
+def step_release(tally: Tally, sanitized: bool) -> None:
     # The build that users run, with tests; what `make demo` has compiled is not compiled again.
     options: tuple[str, ...] = ("-DSTAGELINK_TESTS=ON",)
+    # Where sanitizers are to come, unit tests run under them alone: compiling them once more is
+    # minutes.
+    options += (f"-DSTAGELINK_UNIT_TESTS={'OFF' if sanitized else 'ON'}",)
     if python_side():
         options += ("-DSTAGELINK_PYTHON=ON", f"-DPython_EXECUTABLE={VENV_PYTHON}")
     if not build("release", options=options):
@@ -288,11 +291,12 @@ def main() -> int:
     parser.add_argument("--fuzz-seconds", type=int, default=60, help="at most, for each target")
     arguments = parser.parse_args()
 
+    sanitized = not arguments.quick and shutil.which("clang++") is not None
     steps: list[tuple[str, Callable[[Tally], None]]] = [
         ("shape", step_shape),
         ("docs", step_docs),
         ("venv", step_venv),
-        ("release", step_release),
+        ("release", functools.partial(step_release, sanitized=sanitized)),
         ("python", step_python),
         ("python lint", step_python_lint),
     ]
