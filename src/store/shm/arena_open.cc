@@ -65,7 +65,10 @@ Result<std::shared_ptr<Arena>> Arena::try_open(const ArenaOptions& options, Paus
   auto fd = open_arena_file(arena_path(options));
   if (fd.ok()) return join(options, *std::move(fd), pauses);
   if (fd.status().reason() != Reason::kNotFound) return fd.status();
-  if (options.capacity == 0) return fd.status();
+  if (options.capacity == 0) {
+    return Status(Reason::kNotFound, fmt::format("arena `{}`: there is none ({})", options.name,
+                                                 arena_path(options)));
+  }
   return make(options, pauses);
 }
 

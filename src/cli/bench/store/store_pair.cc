@@ -1,0 +1,72 @@
+#include "cli/bench/store/store_pair.h"
+
+#include <csignal>
+#include <new>
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/deadline.h"
+#include "base/log.h"
+
+namespace stagelink::cli::bench {
+
+namespace {
+
+constexpr auto kTurnTimeout = std::chrono::seconds(20);
+
+}  // namespace
+
+bool PairPage::wait_for(uint32_t value) noexcept {
+  const Deadline deadline = Deadline::in(kTurnTimeout);
+  while (turn.load(std::memory_order_acquire) < value) {
+    if (failed.load() != 0 || deadline.passed()) return false;
+    ::sched_yield();
+  }
+  return true;
+}
+
+Result<std::unique_ptr<StorePair>> StorePair::start(const StoreOptions& options, const Role& role) {
+  void* memory =
+      ::mmap(nullptr, sizeof(PairPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return Status(Reason::kLimit, "no memory for two processes");
+  auto* const page = new (memory) PairPage;
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    auto store = ObjectStore::open(options);
+    const Status status = store.ok() ? role(**store, *page) : store.status();
+    if (!status.ok()) {
+      log_failure("bench", status);
+      page->failed.store(1);
+    }
+    if (store.ok()) (void)(*store)->close();
+    ::_exit(status.ok() ? 0 : 1);
+  }
+  std::unique_ptr<StorePair> pair(new StorePair(page, pid));
+  if (pid < 0) return Status(Reason::kLimit, "fork failed");
+  return pair;
+}
+
+StorePair::~StorePair() {
+  if (pid_ > 0) {
+    (void)::kill(pid_, SIGKILL);
+    (void)::waitpid(pid_, nullptr, 0);
+  }
+  ::munmap(page_, sizeof(PairPage));
+}
+
+StoreOptions bench_store_options(uint64_t capacity) {
+  StoreOptions options;
+  options.arena.name = fmt::format("bench-{}", ::getpid());
+  options.arena.capacity = capacity;
+  return options;
+}
+
+}  // namespace stagelink::cli::bench

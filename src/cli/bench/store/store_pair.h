@@ -1,0 +1,53 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+
+#include <sys/types.h>
+
+#include "stagelink/object_store.h"
+#include "stagelink/result.h"
+
+namespace stagelink::cli::bench {
+
+// What the two processes of a measurement share beside the store.
+struct PairPage {
+  static constexpr size_t kFigures = 4096;
+  std::atomic<uint32_t> turn{0};  // Counts up; each side waits for its numbers.
+  std::atomic<uint32_t> failed{0};
+  double figures[kFigures] = {};  // Of the child, in microseconds.
+
+  // False if the other side has failed, or did not come for seconds.
+  bool wait_for(uint32_t value) noexcept;
+  void set(uint32_t value) noexcept { turn.store(value, std::memory_order_release); }
+};
+
+// A second process that has the store of the same options open. It is forked, and ends with this.
+//
+// Thread-safety: one thread at a time.
+class StorePair {
+ public:
+  using Role = std::function<Status(ObjectStore&, PairPage&)>;
+
+  // `role` runs in the child with a store of its own. To be called while this process has neither
+  // threads nor that store.
+  static Result<std::unique_ptr<StorePair>> start(const StoreOptions& options, const Role& role);
+  ~StorePair();
+  StorePair(const StorePair&) = delete;
+  StorePair& operator=(const StorePair&) = delete;
+
+  PairPage& page() noexcept { return *page_; }
+  pid_t pid() const noexcept { return pid_; }
+
+ private:
+  StorePair(PairPage* page, pid_t pid) noexcept : page_(page), pid_(pid) {}
+
+  PairPage* const page_;
+  const pid_t pid_;
+};
+
+// An arena for a measurement, in nobody's way.
+StoreOptions bench_store_options(uint64_t capacity);
+
+}  // namespace stagelink::cli::bench
