@@ -36,6 +36,8 @@ FUZZ_RUNS_OF_SLOW_TARGETS = {
     "fuzz_config": 100_000,
     "fuzz_moriio_notify": 300_000,
     "fuzz_moriio_request_id": 200_000,
+    "fuzz_payload": 200_000,
+    "fuzz_payload_round": 200_000,
     "fuzz_stream_checked": 50_000,
     "fuzz_stream_server": 50_000,
     "fuzz_stream_staged": 50_000,
