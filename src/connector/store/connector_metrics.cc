@@ -35,8 +35,8 @@ void ConnectorMetrics::observe(Phase phase, Clock::duration taken) noexcept {
   const int64_t signed_ns = std::chrono::nanoseconds(taken).count();
   const uint64_t ns = signed_ns > 0 ? static_cast<uint64_t>(signed_ns) : 0;
   const uint64_t us = (ns + 999) / 1000;
-  // Bucket i holds what took at most 2^i microseconds.
-  const size_t bucket = us <= 1 ? 0 : static_cast<size_t>(std::bit_width(us - 1));
+  // Bucket i holds what took at most 4^i microseconds.
+  const size_t bucket = us <= 1 ? 0 : static_cast<size_t>(std::bit_width(us - 1) + 1) / 2;
   histogram.buckets[bucket < kBuckets ? bucket : kBuckets - 1].fetch_add(1, kUnordered);
   histogram.nanoseconds.fetch_add(ns, kUnordered);
 }
@@ -81,9 +81,9 @@ std::string ConnectorMetrics::text(std::string_view labels) const {
     uint64_t total = 0;
     for (size_t i = 0; i < kBuckets; ++i) {
       total += histogram.buckets[i].load(kUnordered);
-      const std::string bound = i + 1 < kBuckets
-                                    ? fmt::format("{}", static_cast<double>(uint64_t{1} << i) / 1e6)
-                                    : "+Inf";
+      const std::string bound =
+          i + 1 < kBuckets ? fmt::format("{}", static_cast<double>(uint64_t{1} << 2 * i) / 1e6)
+                           : "+Inf";
       out += fmt::format("stagelink_connector_phase_duration_seconds_bucket{{{},le=\"{}\"}} {}\n",
                          all, bound, total);
     }

@@ -42,7 +42,7 @@ class ConnectorMetrics {
   // Prometheus text. `labels` goes between the braces of each sample.
   std::string text(std::string_view labels) const;
 
-  static constexpr size_t kBuckets = 24;  // 1 us, 2 us, 4 us ... 4 s, and beyond.
+  static constexpr size_t kBuckets = 13;  // 1 us, 4 us, 16 us ... 4.2 s, and beyond.
 
  private:
   struct Histogram {
