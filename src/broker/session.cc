@@ -6,11 +6,14 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/endpoint.h"
 #include "base/futex.h"
 #include "base/log.h"
 #include "broker/packet.h"
+#include "broker/reach.h"
 #include "broker/request.h"
 #include "memory/memfd.h"
 
@@ -22,6 +25,7 @@ namespace proto = store::yuanrong;
 using proto::LaneState;
 using proto::Seen;
 
+constexpr uint32_t kUnavailable = 1002;              // The library's own word for it.
 constexpr uint64_t kProbeBytes = uint64_t{1} << 20;  // Enough to lie in the worker's memory.
 
 std::atomic<uint32_t>& state_of(proto::Page& page, uint32_t lane) noexcept {
@@ -54,7 +58,9 @@ Session::Session(UniqueFd socket, std::span<std::byte> mapping, proto::WorkerOpt
       page_(reinterpret_cast<Page*>(mapping.data())),
       options_(std::move(options)),
       clients_(clients),
-      held_(mappings) {}
+      held_(mappings) {
+  watch().broker_pid = static_cast<uint32_t>(::getpid());
+}
 
 Session::~Session() {
   held_.release_all();
@@ -80,6 +86,12 @@ void Session::set_up() {
 }
 
 SdkStatus Session::connect() {
+  // The library would try for its whole time to connect.
+  Reach reach(Endpoint{options_.host, options_.port}.to_string());
+  const Deadline deadline = Deadline::in(std::chrono::milliseconds(options_.connect_timeout_ms));
+  if (const Status reached = reach.check(deadline); !reached.ok()) {
+    return {kUnavailable, std::string(reached.message())};
+  }
   SharedClients::Connected shared = clients_.shared(options_);
   if (!shared.status.ok()) return shared.status;
   shared_ = std::move(shared.client);

@@ -281,7 +281,7 @@ Result<WriterPtr> begin_put(std::shared_ptr<WorkerPort> port, std::shared_ptr<La
   PutBase::Parts parts{
       std::move(port), std::move(large), std::string(key), size, terms.deadline, shape};
   if (head + size <= kInlineBytes) {
-    SL_TRY(way.health());
+    SL_TRY(way.ready(Op::kSet, terms.deadline));
     return WriterPtr(std::make_unique<SmallPut>(std::move(parts)));
   }
   if (size > chunk) {

@@ -138,7 +138,6 @@ std::vector<char*> broker_environment() {
     for (const std::string_view name : kPassed) {
       if (text.substr(0, name.size()) == name) out.push_back(*entry);
     }
-    if (text.substr(0, 25) == "STAGELINK_TEST_DATASYSTEM") out.push_back(*entry);
   }
   out.push_back(nullptr);
   return out;

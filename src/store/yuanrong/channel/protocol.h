@@ -101,6 +101,7 @@ struct Watch {
   std::atomic<uint32_t> coordinator{0};  // Seen: etcd or the metastore.
   std::atomic<uint32_t> memory{0};       // Seen: kDown if the worker's memory cannot be mapped.
   std::atomic<uint32_t> exclusive{0};    // Seen: kDown if lane 0 shares a connection.
+  std::atomic<uint32_t> broker_pid{0};
   // How often each was lost while this client was there.
   std::atomic<uint32_t> worker_losses{0};
   std::atomic<uint32_t> ring_losses{0};

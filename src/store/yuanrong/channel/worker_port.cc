@@ -127,6 +127,12 @@ Result<LinkAnswer> WorkerPort::call(const LinkCall& call, const Deadline& deadli
   return call_over(**way, call, deadline);
 }
 
+Status WorkerPort::ready(Op op, const Deadline& deadline) {
+  if (ForkGuard::forked(fork_token_)) return forked_status("the store");
+  auto way = link(Deadline::earlier(deadline, Deadline::in(options_.connect_timeout)));
+  return note(op, way.ok() ? (*way)->worker_state() : way.status());
+}
+
 Result<LinkAnswer> WorkerPort::call_over(Link& link, const LinkCall& call,
                                          const Deadline& deadline) {
   Result<LinkAnswer> answer = link.call(call, deadline);
@@ -137,6 +143,7 @@ Result<LinkAnswer> WorkerPort::call_over(Link& link, const LinkCall& call,
 // A timeout and a closed store are states; the rest is logged where it arises, which is here. What
 // takes too long while a worker of the ring is cut off has waited for that one.
 Status WorkerPort::note(Op op, Status status) {
+  if (status.ok()) return status;
   if (status.code() == Code::kTimedOut) {
     if (Status cut = judge_miss(); !cut.ok()) return cut;
   }
@@ -250,9 +257,12 @@ std::string WorkerPort::metrics_text(std::string_view labels) {
       "stagelink_yuanrong_losses_total{{{0},part=\"etcd\"}} {3}\n"
       "# HELP stagelink_yuanrong_held_objects Objects held by views and writers.\n"
       "# TYPE stagelink_yuanrong_held_objects gauge\n"
-      "stagelink_yuanrong_held_objects{{{0}}} {4}\n",
+      "stagelink_yuanrong_held_objects{{{0}}} {4}\n"
+      "# HELP stagelink_yuanrong_broker_pid The process that holds the client library.\n"
+      "# TYPE stagelink_yuanrong_broker_pid gauge\n"
+      "stagelink_yuanrong_broker_pid{{{0}}} {5}\n",
       labels, watch.worker_losses.load(), watch.ring_losses.load(), watch.coordinator_losses.load(),
-      now->held());
+      now->held(), watch.broker_pid.load());
   return out;
 }
 

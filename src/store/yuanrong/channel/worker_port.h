@@ -41,6 +41,8 @@ class WorkerPort {
   // Over the link of now. A failure of the broker or the worker is logged and counted here; what
   // the datasystem answers is the caller's to judge.
   Result<LinkAnswer> call(const LinkCall& call, const Deadline& deadline);
+  // Ok if a call would reach the worker just now; starts the broker if need be.
+  Status ready(Op op, const Deadline& deadline);
   // Over the link that holds the memory.
   Result<LinkAnswer> call_over(Link& link, const LinkCall& call, const Deadline& deadline);
 
