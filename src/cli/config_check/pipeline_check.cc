@@ -12,6 +12,7 @@
 #include "connector/omni_config/connector_names.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/transfer_config.h"
+#include "connector/store/options.h"
 
 namespace stagelink::cli {
 namespace {
@@ -35,13 +36,21 @@ void print_table(const std::vector<Row>& rows) {
 
 std::string bound_text(int64_t bound) { return bound == -1 ? "none" : std::to_string(bound); }
 
+// Where the ends of an edge meet.
+std::string store_text(const omni::ConnectorSpec& connector) {
+  if (!omni::is_store_connector(connector.name)) return "-";
+  auto options = store_connector::load_connector_options(connector.extra);
+  if (!options.ok()) return "?";
+  if (options->store.backend == StoreBackend::kShm) return "shm " + options->store.arena.name;
+  return fmt::format("yuanrong {}:{}", options->store.yuanrong.host, options->store.yuanrong.port);
+}
+
 void print_edges(const omni::OmniTransferConfig& config) {
   std::vector<Row> rows = {{"edge", "connector", "window", "in flight", "store", "from"}};
   for (const omni::Edge& edge : config.edges) {
-    const bool store = omni::is_store_connector(edge.connector.name);
     rows.push_back({fmt::format("{}->{}", edge.from, edge.to), edge.connector.name,
                     bound_text(edge.bounds.window_size), bound_text(edge.bounds.max_inflight),
-                    store ? omni::store_namespace(edge.connector) : "-",
+                    store_text(edge.connector),
                     edge.automatic           ? "automatic"
                     : edge.reference.empty() ? "the stage"
                                              : edge.reference});

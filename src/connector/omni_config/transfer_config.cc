@@ -12,6 +12,7 @@
 #include "connector/omni_config/connector_names.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/typed_value.h"
+#include "connector/store/options.h"
 
 namespace stagelink::omni {
 namespace {
@@ -218,6 +219,11 @@ class TransferReader {
     if (const ConfigEntry* extra = map.find("extra")) {
       SL_TRY(must_be(*extra, Kind::kMap));
       spec.extra = extra->value;
+    }
+    if (is_store_connector(spec.name)) {
+      const auto place = [this](const ConfigNode& node) { return tree_.place(node); };
+      const auto options = store_connector::load_connector_options(spec.extra, place);
+      if (!options.ok()) return options.status();
     }
     return spec;
   }

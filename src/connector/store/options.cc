@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -132,11 +133,11 @@ class OptionsReader {
       if (place_ == nullptr) return status;
       return Status(status.reason(), fmt::format("{}: {}", place_(entry.value), status.message()));
     }
-    if (options_.window_size == 0 || options_.max_inflight == 0) {
+    for (const auto& [name, bound] : {std::pair("window_size", options_.window_size),
+                                      std::pair("max_inflight", options_.max_inflight)}) {
+      if (bound != 0) continue;
       return Status(Reason::kInvalidArgument,
-                    fmt::format("{}: 0 would let nothing through; -1 is "
-                                "without a bound",
-                                options_.window_size == 0 ? "window_size" : "max_inflight"));
+                    fmt::format("{}: 0 would let nothing through; -1 is without a bound", name));
     }
     if (extra.find("backend") == nullptr && extra.find("host") != nullptr) {
       options_.store.backend = StoreBackend::kYuanrong;
