@@ -16,6 +16,7 @@ constexpr const char* kStoreExamples =
     "  stagelink store rm req-1:0_1               erase it\n"
     "  stagelink store clear --remove             erase all; the arena goes with its last user\n"
     "  stagelink store bench --json               what a put and a get cost here\n"
+    "  stagelink store up --backend yuanrong      servers of the other backend, to try it out\n"
     "Exit codes: 0 done, 1 no such store or object or it failed, 2 wrong usage.\n";
 
 int hex_digit(char c) noexcept {

@@ -20,8 +20,11 @@ void add_store_get(CLI::App& store, int& exit_code);
 void add_store_rm(CLI::App& store, int& exit_code);
 void add_store_clear(CLI::App& store, int& exit_code);
 void add_store_bench(CLI::App& store, int& exit_code);
+void add_store_up(CLI::App& store, int& exit_code);
+void add_store_down(CLI::App& store, int& exit_code);
 inline constexpr std::initializer_list<AddCommand> kStoreCommands = {
-    add_store_stat, add_store_ls, add_store_get, add_store_rm, add_store_clear, add_store_bench,
+    add_store_stat,  add_store_ls,    add_store_get, add_store_rm,
+    add_store_clear, add_store_bench, add_store_up,  add_store_down,
 };
 
 // Which store a command means.
