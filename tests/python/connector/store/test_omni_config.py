@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from stagelink import _core
 from stagelink import omni_config as oc
 from stagelink.connectors import create_connectors
 from stagelink.vllm_omni import chosen_names
@@ -121,14 +122,23 @@ def test_ports_are_those_of_the_host() -> None:
     assert spec.extra == {"zmq_port": 100}
 
 
-def test_the_blocks_of_the_page_load(tmp_path: Path) -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) >= 3
+def test_the_page_is_true(tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    assert _core.store_connector_options_text().replace("## ", "### ").strip() in page
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
     for number, block in enumerate(blocks):
         path = tmp_path / f"{number}.yaml"
         path.write_text(block)
         config = oc.load_omni_transfer_config(path)
-        assert config is not None and config.connectors, block
+        assert config is not None and config.connectors
+        if number == 0:
+            for one in create_connectors(config, 0).values():
+                assert f"shm {one.namespace}  local" in page
+                one.close()
+    examples = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(examples) == 1
+    exec(compile(examples[0], str(PAGE), "exec"), {})
 
 
 def test_the_names_that_become_ours_are_chosen_by_the_environment() -> None:
