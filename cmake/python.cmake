@@ -23,6 +23,9 @@ set_property(TARGET _core APPEND PROPERTY LINK_DEPENDS ${exports})
 
 if(SKBUILD)
   install(TARGETS _core LIBRARY DESTINATION stagelink)
+  # Where the module looks for them.
+  install(TARGETS stagelink-yuanrong-broker RUNTIME DESTINATION stagelink)
+  install(TARGETS stagelink_yuanrong_sdk LIBRARY DESTINATION stagelink)
   if(TARGET stagelink)
     install(TARGETS stagelink RUNTIME DESTINATION ${SKBUILD_SCRIPTS_DIR})
   endif()

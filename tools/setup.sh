@@ -58,6 +58,8 @@ profile_test() {
     missing+=(libclang-rt-dev)
   fi
   need python3 command python3
+  need etcd-server command etcd
+  need iproute2 command ip
   need_python_module python3-venv ensurepip
   need python3-dev file \
     "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)/Python.h"

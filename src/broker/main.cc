@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -92,6 +93,10 @@ void prepare_process() {
     files.rlim_cur = files.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &files);
   }
+  // Its starter may be bound to one processor.
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof(all));
+  (void)::sched_setaffinity(0, sizeof(all), &all);
   (void)!::chdir("/");
   // What the starter prints to is not ours to hold open.
   const int nowhere = ::open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -54,6 +54,12 @@ std::vector<fs::path> package_folders() {
   const fs::path own = own_folder();
   out.push_back(own.parent_path());      // The extension module: site-packages/stagelink.
   add_packages(own.parent_path(), out);  // The command: bin.
+  // A Python of an environment, by the name that it was started under: bin/python.
+  std::string program;
+  std::getline(std::ifstream("/proc/self/cmdline"), program, '\0');
+  if (program.find('/') != program.npos) {
+    add_packages(fs::path(program).parent_path().parent_path(), out);
+  }
   std::string paths = variable_text("PYTHONPATH");
   for (size_t at = 0; at < paths.size();) {
     const size_t end = std::min(paths.find(':', at), paths.size());

@@ -203,8 +203,12 @@ Status start_worker(const LocalClusterOptions& options, const Deadline& deadline
 
 Result<std::vector<ServerProcess>> start_cluster(const LocalClusterOptions& options,
                                                  const ClusterProgress& progress) {
-  SL_TRY(check_free(options));
   SL_TRY(make_folder(options.folder));
+  if (Status busy = check_free(options); !busy.ok()) {
+    std::error_code error;
+    fs::remove_all(options.folder, error);
+    return busy;
+  }
   const Deadline deadline = Deadline::in(options.timeout);
   std::vector<ServerProcess> servers;
   Status status;

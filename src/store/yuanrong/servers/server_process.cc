@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -50,6 +51,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
   ::dup2(in, 0);
   ::dup2(out, 1);
   ::dup2(out, 2);
+  cpu_set_t all;  // Who starts it may be bound to one processor.
+  std::memset(&all, 0xff, sizeof(all));
+  (void)::sched_setaffinity(0, sizeof(all), &all);
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
