@@ -13,6 +13,7 @@
 #include "bindings/convert/convert.h"
 #include "bindings/convert/gil.h"
 #include "bindings/convert/status_error.h"
+#include "bindings/serializer/fresh_memory.h"
 #include "bindings/serializer/object_decoder.h"
 #include "bindings/serializer/object_encoder.h"
 
@@ -76,6 +77,7 @@ nb::object plan_as_bytes(const KeptPlan& kept) {
   nb::object out = nb::steal(made);
   const std::span<std::byte> piece(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(made)),
                                    kept.plan.size());
+  expect_filling(piece.data(), piece.size());
   write_plan(kept, {&piece, 1});
   return out;
 }

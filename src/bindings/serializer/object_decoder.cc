@@ -10,6 +10,7 @@
 #include "bindings/convert/convert.h"
 #include "bindings/convert/gil.h"
 #include "bindings/convert/status_error.h"
+#include "bindings/serializer/fresh_memory.h"
 #include "bindings/serializer/payload_path.h"
 #include "connector/serializer/dtype.h"
 
@@ -27,6 +28,7 @@ namespace {
 constexpr size_t kUnlockedBytes = size_t{1} << 20;  // Copies from here on let other threads run.
 
 void copy_unlocked(void* to, std::span<const std::byte> from) {
+  expect_filling(to, from.size());
   if (from.size() < kUnlockedBytes) {
     std::memcpy(to, from.data(), from.size());
   } else {

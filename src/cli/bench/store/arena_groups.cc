@@ -11,7 +11,7 @@
 #include "cli/bench/rig/process_load.h"
 #include "cli/bench/store/store_groups.h"
 #include "cli/bench/store/store_pair.h"
-#include "cli/bench/suite/child_output.h"
+#include "cli/bench/store/store_script.h"
 
 namespace stagelink::cli::bench {
 
@@ -19,8 +19,6 @@ namespace {
 
 constexpr size_t kSmallBytes = 1024;
 constexpr uint32_t kSmallRounds = 4000;
-constexpr uint32_t kYuanrongRounds = 400;
-constexpr double kOverYuanrongTarget = 50;
 constexpr double kOverOmniTarget = 10;
 // A fiftieth of what an exclusive connection to a worker takes on a quiet machine of two cores.
 constexpr double kSmallTargetUs = 9;
@@ -30,7 +28,6 @@ constexpr uint32_t kWakes = 500;
 constexpr double kWakeTargetUs = 50;
 // Of a core: one look a second, should a wake-up ever be lost.
 constexpr double kWakeCpuTarget = 500;
-constexpr auto kStoreScriptTimeout = std::chrono::seconds(180);
 
 std::string small_key(uint32_t round) { return fmt::format("request-{}:0_1", round); }
 
@@ -67,46 +64,6 @@ Result<double> small_us(const StoreOptions& options, uint32_t rounds) {
   }
   page.set(2 * rounds + 1);
   return percentile(std::move(took_us), 0.5);
-}
-
-std::string store_python(const SuiteContext& context) {
-  const std::string& chosen = context.options().python;
-  return chosen.empty() ? context.beside_sources(".venv/bin/python", "python3") : chosen;
-}
-
-// The numbers that a script of bench/ has printed as one JSON object; null: why not was said.
-nlohmann::json numbers_of(const SuiteContext& context, std::string_view cases, const char* name,
-                          const std::string& python) {
-  const auto script = context.script(name);
-  if (!script) {
-    SuiteContext::leave_out(cases, fmt::format("bench/{} not found", name));
-    return nullptr;
-  }
-  auto output = run_child({python, *script}, kStoreScriptTimeout);
-  if (!output.ok()) {
-    SuiteContext::leave_out(cases, output.status().message());
-    return nullptr;
-  }
-  const size_t at = output->rfind('{');  // The host may have logged before it.
-  auto printed = nlohmann::json::parse(output->substr(at == std::string::npos ? 0 : at), nullptr,
-                                       /*allow_exceptions=*/false);
-  if (printed.is_object()) return printed;
-  SuiteContext::leave_out(cases, "the script printed no object");
-  return nullptr;
-}
-
-void compare_with_yuanrong(SuiteContext& context, double ours_us) {
-  StoreOptions options;
-  options.backend = StoreBackend::kYuanrong;
-  options.yuanrong.connect_timeout = std::chrono::seconds(1);
-  auto theirs_us = small_us(options, kYuanrongRounds);
-  if (!theirs_us.ok())
-    return SuiteContext::leave_out("small-yuanrong", theirs_us.status().message());
-  context.add({.name = "small-yuanrong",
-               .value = *theirs_us / ours_us,
-               .unit = "x",
-               .goal = Goal::kAtLeast,
-               .target = kOverYuanrongTarget});
 }
 
 void compare_with_omni(SuiteContext& context, double ours_us) {
@@ -169,7 +126,6 @@ Status run_store_small_group(SuiteContext& context) {
                .unit = "us",
                .goal = Goal::kAtMost,
                .target = kSmallTargetUs});
-  compare_with_yuanrong(context, ours_us);
   compare_with_omni(context, ours_us);
   return Status();
 }
