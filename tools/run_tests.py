@@ -32,6 +32,7 @@ SANITIZED = ("unit_tests", "integration_tests")
 # same tree the same way; seconds are only a bound for slow ones.
 FUZZ_RUNS = 400_000
 FUZZ_RUNS_OF_SLOW_TARGETS = {
+    "fuzz_arena": 20_000,
     "fuzz_block_plan": 200_000,
     "fuzz_config": 100_000,
     "fuzz_moriio_notify": 300_000,

@@ -24,9 +24,12 @@ namespace {
 
 constexpr int kMaxTries = 1000;  // Each has met an arena that was removed meanwhile.
 
-// Taking pages is the slow part of making an arena; a second for a GiB is usual.
-Duration making_patience(uint64_t bytes, Duration lock_timeout) noexcept {
-  return lock_timeout + std::chrono::seconds(10 + 5 * (bytes >> 30));
+// How long the lock may be held by others. Taking pages is the slow part of making an arena; a
+// second for a GiB is usual.
+Duration patience(const Header& header, uint64_t bytes, Duration lock_timeout) noexcept {
+  const bool making =
+      header.state.load(std::memory_order_relaxed) == static_cast<uint32_t>(ArenaState::kMaking);
+  return making ? lock_timeout + std::chrono::seconds(10 + 5 * (bytes >> 30)) : lock_timeout;
 }
 
 Status removed_meanwhile() { return Status(Reason::kSuperseded, "the arena is being removed"); }
@@ -66,8 +69,8 @@ Result<std::shared_ptr<Arena>> Arena::try_open(const ArenaOptions& options, Paus
   if (fd.ok()) return join(options, *std::move(fd), pauses);
   if (fd.status().reason() != Reason::kNotFound) return fd.status();
   if (options.capacity == 0) {
-    return Status(Reason::kNotFound, fmt::format("arena `{}`: there is none ({})", options.name,
-                                                 arena_path(options)));
+    return Status(Reason::kNotFound,
+                  fmt::format("arena `{}`: there is none ({})", options.name, arena_path(options)));
   }
   return make(options, pauses);
 }
@@ -125,12 +128,13 @@ Status Arena::finish_making() {
 Result<std::shared_ptr<Arena>> Arena::join(const ArenaOptions& options, UniqueFd fd,
                                            Pauses pauses) {
   const std::string path = arena_path(options);
-  alignas(Header) std::byte first[offsetof(Header, lock)];
-  if (::pread(fd.get(), first, sizeof first, 0) != static_cast<ssize_t>(sizeof first)) {
+  const auto first = std::make_unique<Header>();
+  if (::pread(fd.get(), static_cast<void*>(first.get()), sizeof(Header), 0) !=
+      static_cast<ssize_t>(sizeof(Header))) {
     return Status(Reason::kCorrupt, fmt::format("{}: too short for an arena", path));
   }
   const auto file_bytes = static_cast<uint64_t>(::lseek(fd.get(), 0, SEEK_END));
-  auto geometry = check_header(*reinterpret_cast<const Header*>(first), file_bytes);
+  auto geometry = check_header(*first, file_bytes);
   if (!geometry.ok()) {
     return Status(geometry.status().reason(),
                   fmt::format("{}: {}", path, geometry.status().message()));
@@ -143,7 +147,7 @@ Result<std::shared_ptr<Arena>> Arena::join(const ArenaOptions& options, UniqueFd
     return Status(Reason::kCorrupt, fmt::format("{}: its lock is of another kind", path));
   }
   const LockAnswer answer =
-      mutex.lock(Deadline::in(making_patience(file_bytes, options.lock_timeout)));
+      mutex.lock(Deadline::in(patience(arena->map_.header(), file_bytes, options.lock_timeout)));
   if (answer == LockAnswer::kTimedOut || answer == LockAnswer::kBroken) {
     return Status(answer == LockAnswer::kTimedOut ? Reason::kTimedOut : Reason::kCorrupt,
                   fmt::format("{}: process {} holds its lock and does not give it back; is it "
