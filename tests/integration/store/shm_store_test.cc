@@ -1,7 +1,9 @@
 // What the embedded store promises, between two processes where something crosses processes.
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <thread>
 
 #include <sys/resource.h>
 
@@ -331,6 +333,39 @@ TEST_F(ShmStoreTest, WhoGetsDuringPutsSeesOneOfThemWhole) {
   }
   EXPECT_GT(hits, 0);
   EXPECT_EQ(must(store->usage()).objects, 0U);
+}
+
+TEST_F(ShmStoreTest, ManyThreadsAndASecondStoreOfOneProcessSeeWholeObjects) {
+  StoreOptions options = store_options();
+  options.eviction = EvictionMode::kEvict;
+  auto store = must(ObjectStore::open(options));
+  auto second = must(ObjectStore::open(options));
+  std::atomic<int> torn{0};
+  std::atomic<int> hits{0};
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      SplitMix64 random(seed() + static_cast<uint64_t>(t));
+      ObjectStore& mine = t % 2 == 0 ? *store : *second;
+      for (int i = 0; i < 400; ++i) {
+        const std::string key = "k" + std::to_string(random.below(4));
+        if (t < 2) {
+          const auto value = static_cast<int>(random.below(200));
+          EXPECT_OK(mine.put(key, filled(1 + random.below(100'000), value)).status());
+        } else if (random.below(20) == 0) {
+          EXPECT_OK(mine.erase(key));
+        } else if (auto view = mine.get(key); view.ok()) {
+          const auto bytes = view->bytes();
+          if (!all_are(bytes, static_cast<int>(bytes[0]))) ++torn;
+          ++hits;
+        }
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(torn, 0);
+  EXPECT_GT(hits, 0);
+  EXPECT_EQ(must(store->usage()).leased, 0U);
 }
 
 // T36: more than fits into 31, and by STAGELINK_HUGE_OBJECT into 32 bits.
