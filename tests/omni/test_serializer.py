@@ -2,6 +2,8 @@
 
 import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -127,3 +129,52 @@ def test_a_users_dict_stays_one_whatever_its_keys(omni_serializer: Any) -> None:
     assert serializer.decode(raw) == suspicious
     assert serializer.decode(raw, revive=True) == suspicious
     assert serializer.decode(serializer.encode({"__tensor__": True})) == {"__tensor__": True}
+
+
+def _address_in(buffer: bytearray) -> int:
+    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
+
+
+@pytest.mark.parametrize("wire", ["compat", "fast"])
+def test_tensors_are_views_that_keep_the_buffer(wire: serializer.Wire) -> None:
+    source = torch.arange(10_000, dtype=torch.float32)
+    frame = bytearray(serializer.encode({"t": source, "n": "x"}, wire))
+    begin = _address_in(frame)
+    tensor = serializer.decode(frame)["t"]
+    assert begin < tensor.data_ptr() < begin + len(frame)
+    assert tensor.equal(source)
+    with pytest.raises(BufferError):
+        frame.append(0)
+    del tensor
+    frame.append(0)
+    del frame[-1]
+    own = serializer.decode(frame, copy=True)["t"]
+    frame[:] = bytes(len(frame))
+    assert own.add_(1).equal(source + 1)
+
+
+def test_every_torch_type_comes_back_from_any_address() -> None:
+    rng = random.Random(7)
+    for name in payloads.TORCH_TYPES:
+        kind = getattr(torch, name)
+        raw = torch.tensor(list(rng.randbytes(1024)), dtype=torch.uint8)
+        source = (raw % 2 if name == "bool" else raw).view(kind)
+        for pad in range(4):
+            value = {"p" * pad: 0, "t": source.reshape(2, -1).t(), "e": source[:0], "0": source[0]}
+            for wire in ("compat", "fast"):
+                back = serializer.decode(serializer.encode(value, wire))  # type: ignore[arg-type]
+                for key in ("t", "e", "0"):
+                    expected = value[key].contiguous()
+                    assert payloads.difference(back[key].clone(), expected) is None, (name, key)
+
+
+def test_torch_is_imported_only_for_tensors_and_arrays_stand_in_without_it() -> None:
+    frame = serializer.encode({"t": torch.arange(3, dtype=torch.bfloat16)})
+    code = (
+        "import sys; from stagelink import serializer as s\n"
+        "assert s.decode(s.encode([1, 2])) == [1, 2] and 'torch' not in sys.modules\n"
+        "sys.modules['torch'] = None\n"
+        f"array = s.decode({frame!r})['t']\n"
+        "assert type(array).__name__ == 'ndarray' and str(array.dtype) == 'bfloat16', array\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

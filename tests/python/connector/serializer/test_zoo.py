@@ -1,5 +1,6 @@
 """Every kind of value comes back equal and typed, in both forms."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -71,9 +72,8 @@ def test_tuples_and_sets_are_lists_in_the_compatible_form_only(wire: serializer.
     assert there_and_back(value, wire) == (value if wire == "fast" else lists)
 
 
+@pytest.mark.timeout(900)
 def test_arrays_behind_the_second_gigabyte_come_back(wire: serializer.Wire) -> None:
-    import os
-
     if not os.environ.get("STAGELINK_TEST_LARGE"):
         pytest.skip("takes 8 GiB of memory: set STAGELINK_TEST_LARGE")
     source = np.zeros((1 << 31) + 11, np.uint8)
