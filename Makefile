@@ -1,7 +1,7 @@
 # Each target sets up what it needs: Debian packages (as root; otherwise it prints the command to
 # run) and, for the Python side, a virtual environment in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test quick-test test-vllm test-omni bench lint format docs aarch64 clean
+.PHONY: help demo build test quick-test test-store test-vllm test-omni bench lint format docs aarch64 clean
 MAKEFLAGS += --no-print-directory
 CMAKE_QUIET := --log-level=WARNING
 
@@ -23,6 +23,13 @@ test: ## Run every test: C++, Python, sanitizers, a short fuzz run, tree checks
 quick-test: ## The same without sanitizers and fuzzing
 	@tools/setup.sh test
 	@python3 tools/run_tests.py --quick
+
+test-store: ## Kill processes inside the arena thousands of times; objects beyond 4 GiB (minutes)
+	@tools/setup.sh test
+	@cmake --preset dev $(CMAKE_QUIET)
+	@cmake --build --preset dev --target integration_tests
+	STAGELINK_CRASH_ROUNDS=3000 STAGELINK_HUGE_OBJECT=1 build/dev/integration_tests \
+	  --gtest_filter='CrashTest.*:ObjectTableTest.*:Shm*Test.*'
 
 test-vllm: ## Run the tests between real vLLM engines (minutes; needs vLLM, see tests/vllm/run.sh)
 	@tests/vllm/run.sh
