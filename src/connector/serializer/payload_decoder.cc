@@ -65,6 +65,20 @@ bool read_time(std::span<const std::byte> raw, int64_t& seconds, uint32_t& nanos
   return true;
 }
 
+// NumPy keeps texts as code points of 32 bits and believes each of them. The memory may lie
+// anywhere.
+Status check_texts(const ArrayView& view) {
+  if (view.dtype.size() < 2 || view.dtype[1] != 'U') return {};
+  constexpr uint32_t kLast = 0x10ffff;
+  for (size_t at = 0; at + 4 <= view.data.size(); at += 4) {
+    uint32_t point = 0;
+    std::memcpy(&point, view.data.data() + at, sizeof point);
+    if (view.dtype[0] == '>') point = __builtin_bswap32(point);
+    if (point > kLast) return broken("an array of texts with what is no character");
+  }
+  return {};
+}
+
 class TokenWalk {
  public:
   TokenWalk(std::span<const std::byte> tokens, Wire wire, Sections sections, PayloadSink& sink)
@@ -161,11 +175,16 @@ class TokenWalk {
           return broken(
               fmt::format("an array of {} bytes, its shape says {}", form.data().size(), bytes));
         }
-        return taken(sink_.array(form.view(form.data())));
+        return give(form.view(form.data()));
       }
     }
     SL_TRY(enter(count * 2, true));
     return taken(sink_.begin_map(count));
+  }
+
+  Status give(const ArrayView& view) {
+    SL_TRY(check_texts(view));
+    return taken(sink_.array(view));
   }
 
   Status extension(const Token& token) {
@@ -210,7 +229,7 @@ class TokenWalk {
     SL_ASSIGN(const uint64_t bytes, form.bytes());
     std::span<const std::byte> data;
     SL_TRY(sections_.next(bytes, data));
-    return taken(sink_.array(form.view(data)));
+    return give(form.view(data));
   }
 
   PackReader reader_;

@@ -68,7 +68,8 @@ TEST(PayloadDecoderTest, EveryLegalWidthOfEveryTokenIsRead) {
       {"c7 0c ff 00000003 ffffffffffffffff", "time -1 3"},
       {"81 92 01 91 02 c0", "{(1 (2)) nil}"},  // A list as a key.
   };
-  for (const Vector& vector : kVectors) EXPECT_EQ(read(from_hex(vector.hex)), vector.text) << vector.hex;
+  for (const Vector& vector : kVectors)
+    EXPECT_EQ(read(from_hex(vector.hex)), vector.text) << vector.hex;
 }
 
 TEST(PayloadDecoderTest, ArraysAreReadAsTheSpecificationWritesThem) {
@@ -125,6 +126,18 @@ TEST(PayloadDecoderTest, AnArrayWhoseShapeDoesNotFitIsCorrupt) {
             kCorrupt + "an array that is larger than any memory");
   EXPECT_EQ(tensor("int16", "92 cf4000000000000000 00", "c4 00"),
             "tensor int16 [4611686018427387904,0] ");
+}
+
+TEST(PayloadDecoderTest, ATextOfAnArrayIsMadeOfCharacters) {
+  const auto texts = [](const char* dtype, const char* data) {
+    return read(from_hex("84" + packed("__ndarray__") + "c3" + packed("dtype") + packed(dtype) +
+                         packed("shape") + "9101" + packed("data") + "c404" + data));
+  };
+  EXPECT_EQ(texts("<U1", "ffff1000"), "array <U1 [1] ffff1000");
+  EXPECT_EQ(texts(">U1", "0010ffff"), "array >U1 [1] 0010ffff");
+  for (const std::string& bad : {texts("<U1", "00001100"), texts(">U1", "00110000")}) {
+    EXPECT_EQ(bad, "frame (corrupt): payload: an array of texts with what is no character");
+  }
 }
 
 TEST(PayloadDecoderTest, WhatIsCutOffOrClaimsTooMuchIsCorrupt) {
