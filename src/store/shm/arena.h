@@ -13,9 +13,9 @@
 #include "store/shm/arena_map.h"
 #include "store/shm/object_table.h"
 #include "store/shm/pause.h"
-#include "store/shm/robust_mutex.h"
+#include "store/shm/sync/robust_mutex.h"
+#include "store/shm/sync/wait_word.h"
 #include "store/shm/view_counts.h"
-#include "store/shm/wait_word.h"
 
 namespace stagelink::store::shm {
 

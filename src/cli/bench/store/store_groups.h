@@ -17,6 +17,8 @@ Status run_store_large_group(SuiteContext& context);
 Status run_store_wake_group(SuiteContext& context);
 // yuanrong-1m yuanrong-16m small-yuanrong
 Status run_store_yuanrong_group(SuiteContext& context);
+// pending
+Status run_store_pending_group(SuiteContext& context);
 // encode encode-memcpy encode-fast-memcpy decode dict-put-get dict-put-get-small
 Status run_store_payload_group(SuiteContext& context);
 

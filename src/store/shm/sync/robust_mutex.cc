@@ -1,4 +1,4 @@
-#include "store/shm/robust_mutex.h"
+#include "store/shm/sync/robust_mutex.h"
 
 #include <cerrno>
 #include <cstring>
