@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <new>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -18,6 +19,7 @@ namespace stagelink::cli::bench {
 namespace {
 
 constexpr auto kTurnTimeout = std::chrono::seconds(20);
+constexpr auto kLeaveTimeout = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -55,9 +57,11 @@ Result<std::unique_ptr<StorePair>> StorePair::start(const StoreOptions& options,
 }
 
 StorePair::~StorePair() {
-  if (pid_ > 0) {
-    (void)::kill(pid_, SIGKILL);
-    (void)::waitpid(pid_, nullptr, 0);
+  page_->failed.store(1);  // Whatever it still waits for does not come.
+  const Deadline deadline = Deadline::in(kLeaveTimeout);
+  while (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == 0) {
+    if (deadline.passed()) (void)::kill(pid_, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   ::munmap(page_, sizeof(PairPage));
 }

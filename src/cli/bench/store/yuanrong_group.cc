@@ -45,8 +45,8 @@ constexpr double kSmallOverYuanrong = 50;
 // In the environment beside the sources; empty: where packages usually are.
 std::string sdk_beside_sources(const SuiteContext& context) {
   for (const char* python : {"python3.11", "python3.10", "python3.9"}) {
-    const std::string found = context.beside_sources(
-        fmt::format(".venv/lib/{}/site-packages/yr/datasystem", python), "");
+    const std::string found =
+        context.beside_sources(fmt::format(".venv/lib/{}/site-packages/yr/datasystem", python), "");
     if (!found.empty()) return found;
   }
   return "";
