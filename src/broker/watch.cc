@@ -96,7 +96,7 @@ void Watcher::watch_worker() {
       const MutexLock lock(mutex_);
       now = {Seen::kDown, health_text_};
     }
-    see(worker_, std::move(now));
+    see(&Watcher::worker_, std::move(now));
     reach.wait_for_end(next);
   }
 }
@@ -144,10 +144,10 @@ void Watcher::watch_ring() {
     const auto next = Clock::now() + interval_;
     if (!options_.etcd_address.empty()) {
       const Status reached = coordinator.check(Deadline::in(kConnectPatience));
-      see(coordinator_, {reached.ok() ? Seen::kUp : Seen::kDown, {}});
+      see(&Watcher::coordinator_, {reached.ok() ? Seen::kUp : Seen::kDown, {}});
     }
     refresh(members);
-    see(ring_, look_at(members));
+    see(&Watcher::ring_, look_at(members));
     std::this_thread::sleep_until(next);
   }
 }
@@ -191,10 +191,10 @@ Watcher::Sight Watcher::look_at(Members& members) const {
 }
 
 // A session is added before it is written to: it misses nothing.
-void Watcher::see(Sight& what, Sight now) {
+void Watcher::see(Sight Watcher::*what, Sight now) {
   const MutexLock lock(mutex_);
-  if (what == now) return;
-  what = std::move(now);
+  if (this->*what == now) return;
+  this->*what = std::move(now);
   for (const Sessions::Pointer& session : sessions_.all()) write(*session);
 }
 

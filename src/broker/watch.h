@@ -67,7 +67,7 @@ class Watcher {
   void ask_coordinator();
   void refresh(Members& members);
   Sight look_at(Members& members) const;
-  void see(Sight& what, Sight now);
+  void see(Sight Watcher::*what, Sight now);
   void write(Session& session) SL_REQUIRES(mutex_);
 
   Sdk& sdk_;
