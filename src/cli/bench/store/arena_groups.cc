@@ -102,7 +102,7 @@ Result<std::vector<double>> wakes_us(const StoreOptions& options, double& idle_c
   for (uint32_t round = 0; round < kWakes; ++round) {
     if (!page.wait_for(round + 1)) return Status(Reason::kTimedOut, "the other process is lost");
     std::this_thread::sleep_for(kPause);
-    if (round == 0) {
+    if (round == kIdleRound) {
       const double before_us = cpu_time_us(pair->pid());
       std::this_thread::sleep_for(kIdle);
       idle_cpu =
