@@ -111,6 +111,7 @@ void Arena::wake_everybody() noexcept {
 }
 
 bool Arena::begin_view(uint32_t slot, Tag tag) noexcept {
+  pauses_.at(PausePoint::kViewFound);
   bool last = false;
   if (views_->enter(slot, tag, last)) {
     pauses_.at(PausePoint::kViewHeld);

@@ -26,6 +26,7 @@ enum class PausePoint : uint8_t {
   kReleaseTagged,  // The slot is free, its place in the heap is not.
   kReleaseUnlinked,
   kReleased,
+  kViewFound,    // A slot is found, its bit does not stand.
   kViewCounted,  // The bit stands, the tag is not checked.
   kViewHeld,
   kViewLeft,      // The bit is gone, a retired object is not given back.

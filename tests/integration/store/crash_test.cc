@@ -191,6 +191,16 @@ TEST_F(CrashTest, WhoDiesWhileRecoveringIsRecoveredFrom) {
   }
 }
 
+TEST_F(CrashTest, AWaitingGetFindsWhatWasSealedByAProcessThatDiedBeforeItsWakeUp) {
+  for (const PausePoint point : {PausePoint::kSealTagged, PausePoint::kSealUnlocked}) {
+    StoreProcess waiter(options_);
+    waiter.tell("get a 25000");
+    ASSERT_EQ(waiter.process().channel().receive_text(std::chrono::milliseconds(20)), std::nullopt);
+    EXPECT_TRUE(uses_and_dies(point, 1)) << named(point, 1);
+    EXPECT_EQ(waiter.answer(std::chrono::seconds(20)), "ok 1000 247") << named(point, 1);
+  }
+}
+
 TEST_F(CrashTest, AtAnyMomentTheOthersFindTheArenaWhole) {
   auto arena = must(Arena::open(options_.arena));
   SplitMix64 random(seed());

@@ -1,11 +1,14 @@
 // The table of objects by itself: no lock, one owner.
 
+#include <functional>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/random.h"
 #include "integration/store/arena_check.h"
 #include "integration/store/store_test.h"
+#include "store/shm/shm_backend.h"
 
 namespace stagelink::test {
 namespace {
@@ -184,6 +187,61 @@ TEST_F(ObjectTableTest, SlotsThatContradictEachOtherEndTheArena) {
   EXPECT_REASON(Reason::kCorrupt, ObjectStore::open(store_options()).status());
   arena_.reset();
   EXPECT_EQ(std::remove((folder() + "/" + files().front()).c_str()), 0);
+}
+
+// What another store does in the middle of a get, once.
+struct Meanwhile {
+  store::shm::PausePoint point;
+  std::function<void()> act;
+  static void at(store::shm::PausePoint point, void* context) {
+    auto* meanwhile = static_cast<Meanwhile*>(context);
+    if (point == meanwhile->point && meanwhile->act) std::exchange(meanwhile->act, nullptr)();
+  }
+};
+
+class ViewRaceTest : public StoreTest {
+ protected:
+  Result<store::ViewPtr> get_while(store::shm::PausePoint point, std::function<void()> act) {
+    meanwhile_ = {point, std::move(act)};
+    backend_ = must(store::shm::make_shm_backend(store_options(), {&Meanwhile::at, &meanwhile_}));
+    auto view = backend_->get("key", {Deadline::in({}), false});
+    EXPECT_EQ(meanwhile_.act, nullptr) << "it never came by";
+    return view;
+  }
+  void TearDown() override {
+    backend_.reset();
+    StoreTest::TearDown();
+  }
+
+  Meanwhile meanwhile_{store::shm::PausePoint::kCount, nullptr};
+  std::shared_ptr<store::Backend> backend_;
+};
+
+TEST_F(ViewRaceTest, ASlotThatIsTakenAgainBeforeTheBitStandsIsNotTakenForTheOldOne) {
+  auto other = open_store();
+  const uint64_t old = must(other->put("key", filled(1000, 1)));
+  uint64_t fresh = 0;
+  auto view = get_while(store::shm::PausePoint::kViewFound, [&] {
+    EXPECT_OK(other->erase("key", old));
+    fresh = must(other->put("key", filled(500, 2)));
+  });
+  ASSERT_TRUE(view.ok()) << view.status().to_string();
+  EXPECT_EQ((*view)->generation(), fresh);
+  EXPECT_EQ((*view)->bytes().size(), 500U);
+  EXPECT_TRUE(all_are((*view)->bytes(), 2));
+}
+
+TEST_F(ViewRaceTest, AnObjectThatGoesWhenTheBitStandsKeepsItsMemoryUntilItIsGone) {
+  auto other = open_store();
+  must(other->put("key", filled(5 << 20, 1)));
+  PutOptions at_once;
+  at_once.timeout = Duration::zero();
+  auto view = get_while(store::shm::PausePoint::kViewCounted, [&] {
+    EXPECT_OK(other->erase("key"));
+    EXPECT_REASON(Reason::kNoSpace, other->create("more", 5 << 20, at_once).status());
+  });
+  EXPECT_REASON(Reason::kNotFound, view.status());
+  EXPECT_OK(other->create("more", 5 << 20, at_once).status());
 }
 
 }  // namespace
