@@ -35,6 +35,7 @@ def run_reader(name: str) -> None:
     with open_store(name) as store:
         print("ready", flush=True)
         for line in sys.stdin:
+            store.exists("another")  # The pipe has put this process to sleep; a stage is awake.
             start = time.perf_counter()
             view = store.get(line.strip())
             took = time.perf_counter() - start
