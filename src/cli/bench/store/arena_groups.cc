@@ -84,6 +84,7 @@ void compare_with_omni(SuiteContext& context, double ours_us) {
 Result<std::vector<double>> wakes_us(const StoreOptions& options, double& idle_cpu) {
   constexpr auto kPause = std::chrono::milliseconds(3);  // The other one sleeps by then.
   constexpr auto kIdle = std::chrono::seconds(2);
+  constexpr uint32_t kIdleRound = 10;  // Both are warm by then.
   SL_ASSIGN(
       const auto pair, StorePair::start(options, [](ObjectStore& store, PairPage& page) -> Status {
         for (uint32_t round = 0; round < kWakes; ++round) {
