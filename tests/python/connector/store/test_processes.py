@@ -233,3 +233,27 @@ def test_a_payload_lies_in_memory_twice_and_no_more() -> None:
         got = one.get("0", "1", "r")
         assert got is not None and (got[0]["t"][::4096] == 1).all()
         assert _pss() - before <= 1.2 * payload.nbytes
+
+
+LARGE = (2 << 30) + 4096
+
+
+@pytest.mark.skipif("STAGELINK_HUGE_OBJECT" not in os.environ, reason="set STAGELINK_HUGE_OBJECT=1")
+@pytest.mark.parametrize("wire", ["compat", "fast"])
+def test_a_payload_of_more_than_two_gib_comes_whole(
+    sender: Callable[[dict[str, Any]], Child], wire: str
+) -> None:
+    config = config_of(wire=wire, capacity=LARGE + (64 << 20), put_timeout="60s")
+    child = sender(config)
+    child.start(
+        "t = np.zeros(size, np.uint8)\nt[::4096] = 7\nt[-1] = 9\n"
+        "one.put('0', '1', 'large', {'t': t, 'end': [1]})[0]",
+        size=LARGE,
+    )
+    with YuanrongConnector({**config, "get_sub_timeout_ms": 60_000}) as receiver:
+        got = receiver.get("0", "1", "large")
+        assert child.finish(60) is True
+        assert got is not None
+        data, size = got
+        assert size > LARGE == data["t"].size and data["end"] == [1]
+        assert (data["t"][:-1:4096] == 7).all() and data["t"][-1] == 9
