@@ -289,7 +289,7 @@ Status Link::write_request(Lane& lane, const LinkCall& call) {
   request.size = call.op == Op::kSet ? call.value.size() : call.size;
   request.handle = call.handle;
   lane.request = request;
-  std::memcpy(lane.keys.data(), raw.data(), raw.size());
+  if (!raw.empty()) std::memcpy(lane.keys.data(), raw.data(), raw.size());
   if (!call.value.empty()) std::memcpy(lane.value.data(), call.value.data(), call.value.size());
   return {};
 }
