@@ -34,7 +34,7 @@ std::optional<std::vector<std::string>> read_keys(const proto::Lane& lane, const
     return std::nullopt;
   }
   std::vector<std::byte> raw(request.key_bytes);
-  std::memcpy(raw.data(), lane.keys.data(), raw.size());
+  std::copy_n(lane.keys.begin(), raw.size(), raw.begin());
   ByteReader reader(raw);
   std::vector<std::string> keys;
   for (uint32_t i = 0; i < request.keys; ++i) {

@@ -8,6 +8,8 @@
 //   flip         reads show a flipped bit in the first byte
 //   drop         the names of keys in it, one a line, are not there
 //   full         creating answers "out of memory"
+//
+// and writes "waiting" there when a get begins to wait.
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -128,6 +130,7 @@ class FakeClient final : public SdkClient {
   SdkStatus get(const std::vector<std::string>& keys, int32_t wait_ms,
                 std::vector<SdkMemory>& out) override {
     stall();
+    if (wait_ms > 0) std::ofstream(folder_ + "/waiting") << "yes";
     const auto end = Clock::now() + std::chrono::milliseconds(wait_ms / 2);
     const std::set<std::string> dropped = lines("drop");
     std::unique_lock lock(world_.mutex);

@@ -119,7 +119,8 @@ Link::Link(UniqueFd socket, std::span<std::byte> page, UniqueFd stop)
 
 Link::~Link() {
   if (forked()) {
-    if (thread_.joinable()) thread_.detach();  // It is the parent's, and not here.
+    // The parent's, and not here: nothing may be done to it.
+    if (thread_.joinable()) (void)new std::thread(std::move(thread_));
   } else {
     const uint64_t one = 1;
     if (stop_) (void)!::write(stop_.get(), &one, sizeof(one));

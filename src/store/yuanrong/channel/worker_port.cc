@@ -205,6 +205,7 @@ Status WorkerPort::health() {
 }
 
 void WorkerPort::close() {
+  if (ForkGuard::forked(fork_token_)) return;  // A thread of the parent may hold the mutex.
   std::shared_ptr<Link> last;
   {
     const MutexLock lock(mutex_);
@@ -212,7 +213,7 @@ void WorkerPort::close() {
     last = std::move(link_);
     changed_.notify_all();
   }
-  if (last != nullptr && !last->forked()) last->close(port_closed());
+  if (last != nullptr) last->close(port_closed());
 }
 
 bool WorkerPort::closed() const {
@@ -221,6 +222,7 @@ bool WorkerPort::closed() const {
 }
 
 std::string WorkerPort::metrics_text(std::string_view labels) {
+  if (ForkGuard::forked(fork_token_)) return "";
   std::string out =
       "# HELP stagelink_yuanrong_events_total What went wrong on the way to the worker.\n"
       "# TYPE stagelink_yuanrong_events_total counter\n";
@@ -233,7 +235,7 @@ std::string WorkerPort::metrics_text(std::string_view labels) {
     const MutexLock lock(mutex_);
     now = link_;
   }
-  if (now == nullptr || now->forked()) return out;
+  if (now == nullptr) return out;
   const Watch& watch = now->watch();
   out +=
       "# HELP stagelink_yuanrong_up 1: reached, or used; 0: not; nothing: not known.\n"

@@ -121,7 +121,8 @@ TEST_F(YuanrongBrokerTest, ACallThatTheLibraryDoesNotAnswerEndsAtItsDeadline) {
 TEST_F(YuanrongBrokerTest, AWorkerThatDiesFailsWhatWaitsAtOnce) {
   Status waiting;
   std::thread waiter([&] { waiting = store_->get("nobody", 60s).status(); });
-  ASSERT_TRUE(eventually([&] { return sample(*store_, "part=\"worker\"") == 1; }));
+  EXPECT_TRUE(eventually(
+      [&] { return worker_.somebody_waits() && sample(*store_, "part=\"worker\"") == 1; }));
   worker_.die();
   waiter.join();
   EXPECT_EQ(waiting.reason(), Reason::kUnreachable) << waiting.to_string();
@@ -149,6 +150,7 @@ TEST_F(YuanrongBrokerTest, ADeadBrokerEndsWhatWaitsAndSpoilsViewsAndIsStartedAga
   EXPECT_TRUE(kept.valid().ok());
   Status waiting;
   std::thread waiter([&] { waiting = store_->get("nobody", 60s).status(); });
+  EXPECT_TRUE(eventually([&] { return worker_.somebody_waits(); }));
   ::kill(broker_pid(*store_), SIGKILL);
   waiter.join();
   EXPECT_EQ(waiting.code(), Code::kPeerLost) << waiting.to_string();
@@ -214,7 +216,8 @@ TEST_F(YuanrongBrokerTest, ClosingEndsWhatWaitsAndKeepsViews) {
   const auto view = store_->get("kept");
   Status waiting;
   std::thread waiter([&] { waiting = store_->get("nobody", 60s).status(); });
-  ASSERT_TRUE(store_->close().ok());
+  EXPECT_TRUE(eventually([&] { return worker_.somebody_waits(); }));
+  EXPECT_TRUE(store_->close().ok());
   waiter.join();
   EXPECT_EQ(waiting.reason(), Reason::kClosed);
   EXPECT_EQ(put("key", "value").reason(), Reason::kClosed);

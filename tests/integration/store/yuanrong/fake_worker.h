@@ -61,6 +61,7 @@ class FakeWorker {
     std::ofstream(folder_ + "/" + name) << text << '\n';
   }
   void untell(const std::string& name) { std::filesystem::remove(folder_ + "/" + name); }
+  bool somebody_waits() const { return std::filesystem::exists(folder_ + "/waiting"); }
   // Nobody listens any more, and who was connected is told so.
   void die() { socket_.reset(); }
 
