@@ -20,6 +20,7 @@ run: peers
 	@$(RELEASE)/stagelink bench suite engine --json > build/bench/engine_suite.json
 	@$(RELEASE)/stagelink bench suite network --json > build/bench/network_suite.json
 	@$(RELEASE)/stagelink bench suite moriio --json > build/bench/moriio_suite.json
+	@$(RELEASE)/stagelink bench suite store --json > build/bench/store_suite.json
 	@$(PYTHON) bench/compare.py --suite build/bench/engine_suite.json \
 	  --suite build/bench/network_suite.json --json build/bench/peers.json
 

@@ -3,6 +3,7 @@
 build/release/stagelink bench suite engine --json > build/bench/engine_suite.json
 build/release/stagelink bench suite network --json > build/bench/network_suite.json
 build/release/stagelink bench suite moriio --json > build/bench/moriio_suite.json
+build/release/stagelink bench suite store --json > build/bench/store_suite.json
 python3 bench/compare.py --json build/bench/peers.json
 python3 bench/fill_performance.py
 """
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--suite", type=Path, default=RESULTS / "engine_suite.json")
     parser.add_argument("--network", type=Path, default=RESULTS / "network_suite.json")
     parser.add_argument("--moriio", type=Path, default=RESULTS / "moriio_suite.json")
+    parser.add_argument("--store", type=Path, default=RESULTS / "store_suite.json")
     parser.add_argument("--peers", type=Path, default=RESULTS / "peers.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
@@ -92,6 +94,7 @@ def main() -> int:
         ("suite", args.suite, suite_table),
         ("network", args.network, suite_table),
         ("moriio", args.moriio, suite_table),
+        ("store", args.store, suite_table),
         ("peers", args.peers, peers_table),
     ):
         if path.exists():
