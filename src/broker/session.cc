@@ -25,7 +25,8 @@ namespace proto = store::yuanrong;
 using proto::LaneState;
 using proto::Seen;
 
-constexpr uint32_t kUnavailable = 1002;              // The library's own word for it.
+constexpr uint32_t kUnavailable = 1002;  // The library's own word for it.
+constexpr uint32_t kNoneLeft = 13;       // Too many exclusive connections, among other things.
 constexpr uint64_t kProbeBytes = uint64_t{1} << 20;  // Enough to lie in the worker's memory.
 
 std::atomic<uint32_t>& state_of(proto::Page& page, uint32_t lane) noexcept {
@@ -100,8 +101,11 @@ SdkStatus Session::connect() {
   if (options_.exclusive) {
     auto [client, status] = clients_.exclusive(options_);
     if (!status.ok()) return status;
-    exclusive_ = std::move(client);
-    watch().exclusive = static_cast<uint32_t>(exclusive_ != nullptr ? Seen::kUp : Seen::kDown);
+    // This is the thread of lane 0, whose connection it will be: others may have taken the last.
+    const bool granted = client != nullptr && client->check_health().ok();
+    if (client != nullptr && !granted) clients_.give_back_exclusive();
+    if (granted) exclusive_ = std::move(client);
+    watch().exclusive = static_cast<uint32_t>(granted ? Seen::kUp : Seen::kDown);
   }
   look_at_memory(*shared_);
   return {};
@@ -191,6 +195,13 @@ SdkClient& Session::client_of(uint32_t lane) noexcept {
 void Session::answer(uint32_t lane_index) {
   proto::Lane& lane = page_->lane[lane_index];
   Answer answer = carry_out(lane, client_of(lane_index), held_);
+  if (answer.status.code == kNoneLeft && lane_index == proto::kFastLane && exclusive_ != nullptr) {
+    // Lost with the worker that it was of, and taken by others since.
+    watch().exclusive = static_cast<uint32_t>(Seen::kDown);
+    exclusive_ = nullptr;
+    clients_.give_back_exclusive();
+    answer = carry_out(lane, *shared_, held_);
+  }
   for (const proto::Place& place : answer.places) {
     if (place.handle != 0 && !announce(place)) {
       stop();

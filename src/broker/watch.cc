@@ -20,7 +20,8 @@ using store::yuanrong::Seen;
 constexpr auto kHealthPatience = 3s;
 constexpr auto kConnectPatience = 1s;
 constexpr auto kCoordinatorInterval = 2s;
-constexpr int kMissesOfMember = 2;  // One lost packet cuts nobody off.
+constexpr uint32_t kNoExclusiveLeft = 13;  // The library's code, among other things.
+constexpr int kMissesOfMember = 2;         // One lost packet cuts nobody off.
 
 int64_t now_ns() noexcept { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -104,7 +105,7 @@ void Watcher::watch_worker() {
 // Over an exclusive connection the check of a dead worker fails at once; over the shared one it
 // takes the whole timeout of a request.
 void Watcher::watch_health() {
-  std::unique_ptr<SdkClient> client;
+  std::shared_ptr<SdkClient> client;
   for (;;) {
     health_since_ = now_ns();
     SdkStatus status;
@@ -114,6 +115,11 @@ void Watcher::watch_health() {
       status = std::move(why);
     }
     if (client != nullptr) status = client->check_health();
+    if (status.code == kNoExclusiveLeft || (client == nullptr && status.ok())) {
+      SharedClients::Connected shared = clients_.shared(options_);
+      client = std::move(shared.client);
+      status = client == nullptr ? std::move(shared.status) : client->check_health();
+    }
     {
       const MutexLock lock(mutex_);
       health_text_ = status.ok() ? "" : fmt::format("code {}: {}", status.code, status.message);

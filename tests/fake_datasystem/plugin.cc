@@ -7,6 +7,7 @@
 //   runtime      what is not there is answered with code 5
 //   flip         reads show a flipped bit in the first byte
 //   drop         the names of keys in it, one a line, are not there
+//   crowded      there is no exclusive connection left
 //   full         creating answers "out of memory"
 //
 // and writes "waiting" there when a get begins to wait.
@@ -34,6 +35,7 @@ constexpr size_t kArenaBytes = size_t{96} << 20;
 constexpr uint32_t kNotFoundCode = 3;
 constexpr uint32_t kRuntimeCode = 5;
 constexpr uint32_t kMemoryCode = 6;
+constexpr uint32_t kCrowdedCode = 13;
 
 // First fit, in steps of 64 bytes behind a head of 64, as the real one's addresses are.
 class Arena {
@@ -91,7 +93,8 @@ struct Draft {
 
 class FakeClient final : public SdkClient {
  public:
-  FakeClient(World& world, std::string folder) : world_(world), folder_(std::move(folder)) {}
+  FakeClient(World& world, const SdkOptions& options)
+      : world_(world), folder_(options.tenant_id), exclusive_(options.exclusive) {}
 
   SdkStatus init() override { return {}; }
 
@@ -130,6 +133,7 @@ class FakeClient final : public SdkClient {
   SdkStatus get(const std::vector<std::string>& keys, int32_t wait_ms,
                 std::vector<SdkMemory>& out) override {
     stall();
+    if (exclusive_ && has("crowded")) return {kCrowdedCode, "too many"};
     if (wait_ms > 0) std::ofstream(folder_ + "/waiting") << "yes";
     const auto end = Clock::now() + std::chrono::milliseconds(wait_ms / 2);
     const std::set<std::string> dropped = lines("drop");
@@ -177,6 +181,7 @@ class FakeClient final : public SdkClient {
   }
 
   SdkStatus check_health() override {
+    if (exclusive_ && has("crowded")) return {kCrowdedCode, "too many"};
     if (has("unhealthy")) return {8, "not ready"};
     return {};
   }
@@ -209,13 +214,14 @@ class FakeClient final : public SdkClient {
 
   World& world_;
   const std::string folder_;
+  const bool exclusive_;
 };
 
 class FakeSdk final : public Sdk {
  public:
   explicit FakeSdk(MappingListener& listener) : world_(listener) {}
   std::unique_ptr<SdkClient> connect(const SdkOptions& options) override {
-    return std::make_unique<FakeClient>(world_, options.tenant_id);
+    return std::make_unique<FakeClient>(world_, options);
   }
   SdkStatus workers(const std::string&, std::vector<std::string>&) override { return {}; }
 

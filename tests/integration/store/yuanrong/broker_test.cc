@@ -100,6 +100,18 @@ TEST_F(YuanrongBrokerTest, WhereMemoryCannotBeHandedOverValuesAreCopied) {
   EXPECT_EQ(text_of(other->get("copied")), value);
 }
 
+TEST_F(YuanrongBrokerTest, WithoutAnExclusiveConnectionProcessesShareOne) {
+  EXPECT_EQ(sample(*store_, "part=\"exclusive_connection\""), 1);
+  ASSERT_TRUE(put("key", "value").ok());
+  worker_.tell("crowded");
+  const auto late = worker_.open();  // Others have taken the last.
+  EXPECT_EQ(sample(*late, "part=\"exclusive_connection\""), 0);
+  EXPECT_EQ(text_of(late->get("key")), "value");
+  EXPECT_EQ(text_of(store_->get("key")), "value");  // Has lost its own.
+  EXPECT_EQ(sample(*store_, "part=\"exclusive_connection\""), 0);
+  EXPECT_TRUE(store_->health().ok());
+}
+
 TEST_F(YuanrongBrokerTest, AFullWorkerIsNoSpaceAndCounted) {
   worker_.tell("full");
   EXPECT_EQ(store_->create("big", 1 << 20).status().code(), Code::kNoSpace);
