@@ -155,8 +155,8 @@ def step_python_lint(tally: Tally) -> None:
 def step_release(tally: Tally, sanitized: bool) -> None:
     # The build that users run, with tests; what `make demo` has compiled is not compiled again.
     options: tuple[str, ...] = ("-DSTAGELINK_TESTS=ON",)
-    # Where sanitizers are to come, unit tests run under them alone: compiling them once more is
-    # minutes.
+    # Where sanitizers are to come, unit tests run under them, and here only the files of which they
+    # skip a test: compiling the rest once more is minutes.
     options += (f"-DSTAGELINK_UNIT_TESTS={'OFF' if sanitized else 'ON'}",)
     if python_side():
         options += ("-DSTAGELINK_PYTHON=ON", f"-DPython_EXECUTABLE={VENV_PYTHON}")
