@@ -31,7 +31,7 @@ class FakeWorker {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof(address);
     (void)::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address));
-    (void)::listen(socket_.get(), 16);
+    (void)::listen(socket_.get(), 1024);  // Nobody accepts.
     (void)::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size);
     port_ = ntohs(address.sin_port);
     ::setenv("STAGELINK_YUANRONG_PLUGIN", STAGELINK_FAKE_DATASYSTEM, 1);
