@@ -2,9 +2,8 @@
 
 from collections.abc import Callable
 
-from call_shapes.addresses import AddressedEngine
-
 import stagelink as sl
+from stagelink.compat.addressed import AddressedEngine
 
 
 def _as_code(work: Callable[[], None]) -> int:
@@ -17,16 +16,24 @@ def _as_code(work: Callable[[], None]) -> int:
 
 class TransferEngine:
     def __init__(self) -> None:
-        self._engine = AddressedEngine()
+        self._made: AddressedEngine | None = None
+
+    @property
+    def _engine(self) -> AddressedEngine:
+        assert self._made is not None
+        return self._made
 
     def initialize(self, host: str, metadata: str, protocol: str, device_name: str) -> int:
         if metadata != "P2PHANDSHAKE":
             return -1
-        return _as_code(lambda: self._engine.open(host if ":" in host else f"{host}:0"))
+
+        def open_it() -> None:
+            self._made = AddressedEngine(host if ":" in host else f"{host}:0")
+
+        return _as_code(open_it)
 
     def get_rpc_port(self) -> int:
-        assert self._engine.engine is not None
-        return int(self._engine.engine.address.rsplit(":", 1)[1])
+        return self._engine.port
 
     def register_memory(self, address: int, size: int) -> int:
         return _as_code(lambda: self._engine.register(address, size))
@@ -50,12 +57,12 @@ class TransferEngine:
     def batch_transfer_sync_write(
         self, target: str, sources: list[int], destinations: list[int], sizes: list[int]
     ) -> int:
-        return _as_code(lambda: self._engine.move(True, target, sources, destinations, sizes))
+        return _as_code(lambda: self._engine.write(target, sources, destinations, sizes))
 
     def batch_transfer_sync_read(
         self, target: str, destinations: list[int], sources: list[int], sizes: list[int]
     ) -> int:
-        return _as_code(lambda: self._engine.move(False, target, destinations, sources, sizes))
+        return _as_code(lambda: self._engine.read(target, destinations, sources, sizes))
 
     def close(self) -> None:
         self._engine.close()
