@@ -59,4 +59,11 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
 }
 
+std::function<bool()> ended_by_signals() {
+  return [] {
+    const nanobind::gil_scoped_acquire gil;
+    return PyErr_CheckSignals() != 0;
+  };
+}
+
 }  // namespace stagelink::bindings

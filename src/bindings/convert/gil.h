@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <utility>
 
 #include <Python.h>
@@ -17,6 +18,10 @@ void announce_exit() noexcept;
 
 // Throws nb::python_error if a signal handler raised (Ctrl-C). Holds the interpreter lock.
 void check_signals();
+
+// For waits that ask: true once a signal handler has raised. Called without the interpreter lock;
+// the exception is then set on this thread.
+std::function<bool()> ended_by_signals();
 
 // Runs f without the interpreter lock and returns its value. f must not touch Python objects.
 template <typename F>

@@ -47,14 +47,6 @@ class PyStoreConnector final : public ClosedAtExit {
   std::unique_ptr<StoreConnector> connector_;
 };
 
-// Lets Ctrl-C end a wait.
-Interrupted ended_by_signals() {
-  return [] {
-    const nb::gil_scoped_acquire gil;
-    return PyErr_CheckSignals() != 0;
-  };
-}
-
 ConnectorOptions options_of(std::string_view extra) {
   const config::ConfigNode root =
       unwrap(config::parse_config(extra, config::ConfigSyntax::kJson, "extra"));
