@@ -10,8 +10,8 @@ add_custom_target(header_check)
 set(STAGELINK_ALONE
   shared_pages.cc stream/frame_sender.cc stream/stream_serving.cc moriio/io/memory_desc.cc
   moriio/messages/heartbeat.cc moriio/messages/notify_message.cc moriio/messages/packed_map.cc
-  moriio/options.cc moriio/writer/write_thread.cc bench/network/tcp_group.cc
-  bench/suite/replay_group.cc bench/target/target_process.cc replay/halves/remote_ranks.cc
+  moriio/options.cc moriio/writer/write_thread.cc bench/target/target_process.cc
+  replay/halves/remote_ranks.cc
   replay/rank/prefill_link.cc replay/rank_config.cc replay/report/statistics.cc replay/run_plan.cc)
 
 function(stagelink_layer name)
@@ -75,11 +75,11 @@ function(stagelink_unite target folder)
   if(target STREQUAL "stagelink_cli")
     # By folder, so that a new file meets only those that stand beside it.
     set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-    foreach(part
-        bench/limit bench/rig bench/store bench/target replay
-        replay/halves replay/rank replay/report replay/workload stat store)
-      file(GLOB united ${folder}/${part}/*.cc)
-      set_source_files_properties(${united} PROPERTIES UNITY_GROUP ${part})
+    get_target_property(sources ${target} SOURCES)
+    foreach(source IN LISTS sources)
+      cmake_path(GET source PARENT_PATH part)
+      cmake_path(RELATIVE_PATH part BASE_DIRECTORY ${folder})
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${part})
     endforeach()
   endif()
   foreach(file IN LISTS STAGELINK_ALONE)

@@ -16,7 +16,7 @@ using replay::ReplayOptions;
 using replay::RunOutput;
 using replay::Verify;
 
-constexpr const char* kExamples = R"(
+constexpr const char* kReplayExamples = R"(
 Examples:
   stagelink replay --trace conversation.jsonl
   stagelink replay --trace conversation.jsonl --mode write --transport unix --plot run.svg
@@ -203,7 +203,7 @@ Status read_texts(const Texts& texts, ReplayOptions& options) {
 void add_replay_command(CLI::App& app, int& exit_code) {
   CLI::App* const command = app.add_subcommand(
       "replay", "Replay a request trace between prefill and decode processes, every byte checked");
-  command->footer(kExamples);
+  command->footer(kReplayExamples);
   struct Arguments {
     ReplayOptions options;
     RunOutput output;

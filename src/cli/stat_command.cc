@@ -30,7 +30,7 @@ struct StatArguments {
   bool prometheus = false;
 };
 
-constexpr const char* kExamples =
+constexpr const char* kStatExamples =
     "Examples:\n"
     "  stagelink stat                    all engines of this user on this host\n"
     "  stagelink stat 4711 --watch       one process, with rates, every second\n"
@@ -159,7 +159,7 @@ void add_stat_command(CLI::App& app, int& exit_code) {
   command->add_flag("--prometheus", arguments->prometheus, "Prometheus text")->excludes(json);
   command->add_option("--runtime-dir", arguments->runtime_dir,
                       "Where to look; default: STAGELINK_RUNTIME_DIR or the usual places");
-  command->footer(kExamples);
+  command->footer(kStatExamples);
   command->callback([arguments, &exit_code] { exit_code = run_stat(*arguments); });
 }
 

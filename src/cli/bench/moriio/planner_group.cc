@@ -26,7 +26,7 @@ constexpr uint64_t kHeadSize = 128;
 constexpr uint32_t kElementBytes = 2;
 constexpr int kRepetitions = 100;
 
-constexpr double kTarget = 50;
+constexpr double kPlannerTarget = 50;
 constexpr auto kScriptTimeout = std::chrono::seconds(180);  // Most of it: importing vLLM.
 
 std::vector<int64_t> random_blocks(uint64_t seed) {
@@ -99,7 +99,7 @@ Status run_planner_group(SuiteContext& context) {
                .value = json["p50_us"].get<double>() / ours_us,
                .unit = "x",
                .goal = Goal::kAtLeast,
-               .target = kTarget});
+               .target = kPlannerTarget});
   return Status();
 }
 

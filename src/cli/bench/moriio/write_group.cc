@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kLayers = 32;
 // 64 blocks of each layer.
-constexpr Shape kShape{.block_bytes = 32 << 10, .blocks = kLayers * 64};
+constexpr Shape kWriteShape{.block_bytes = 32 << 10, .blocks = kLayers * 64};
 
 constexpr double kCopyTarget = 0.8;
 constexpr double kPrivateTarget = 0.9;
@@ -68,14 +68,14 @@ Result<Measurement> measure_writes(Rig& rig, MemoryKind memory, const Contender&
   SL_ASSIGN(Endpoint notify, rig.target().listen());
   Connector connector(rig, *session, std::move(notify));
   const Contender ours = connector.write();
-  SL_ASSIGN(Measurement measured, measure(kShape, {ours, limit}, options));
-  SL_TRY(rig.verify(Op::kWrite, memory, kShape, ours));
+  SL_ASSIGN(Measurement measured, measure(kWriteShape, {ours, limit}, options));
+  SL_TRY(rig.verify(Op::kWrite, memory, kWriteShape, ours));
   return measured;
 }
 
 void add_peer(SuiteContext& context, const PeerCase& item, double ours_us) {
   const Result<double> theirs_us =
-      peer_us(context, {.program = "nixl_peer.py", .setting = item.setting, .shape = kShape});
+      peer_us(context, {.program = "nixl_peer.py", .setting = item.setting, .shape = kWriteShape});
   if (!theirs_us.ok()) return SuiteContext::leave_out(item.name, theirs_us.status().message());
   context.add({.name = item.name,
                .value = *theirs_us / ours_us,

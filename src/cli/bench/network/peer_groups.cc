@@ -16,7 +16,7 @@ struct PeerCase {
   double target;
 };
 
-constexpr Shape kShape{.block_bytes = 4096, .blocks = 4096};
+constexpr Shape kPeerShape{.block_bytes = 4096, .blocks = 4096};
 
 constexpr std::array kPrivateCases = {
     PeerCase{"private-4k-ucx122", "ucx_peer", "UCX_TLS=posix,cma", 1.8},
@@ -32,16 +32,16 @@ constexpr std::array kTcpCases = {
 // The peer and the engine run right after each other; peers bring two processes of their own.
 Status run_case(SuiteContext& context, Rig& rig, const PeerCase& item) {
   const Result<double> theirs_us =
-      peer_us(context, {.program = item.program, .setting = item.setting, .shape = kShape});
+      peer_us(context, {.program = item.program, .setting = item.setting, .shape = kPeerShape});
   if (!theirs_us.ok()) {
     SuiteContext::leave_out(item.name, theirs_us.status().message());
     return Status();
   }
   SL_ASSIGN(Session* const session, rig.session(MemoryKind::kPrivate));
-  SL_ASSIGN(const Measurement measured,
-            measure(kShape, {Rig::contender(*session, Op::kRead)}, measure_options(context, rig)));
+  SL_ASSIGN(const Measurement measured, measure(kPeerShape, {Rig::contender(*session, Op::kRead)},
+                                                measure_options(context, rig)));
   SuiteContext::warn_if_disturbed(item.name, measured);
-  SL_TRY(rig.verify(Op::kRead, MemoryKind::kPrivate, kShape));
+  SL_TRY(rig.verify(Op::kRead, MemoryKind::kPrivate, kPeerShape));
   context.add({.name = item.name,
                .value = *theirs_us / measured.median_us(0),
                .unit = "x",

@@ -19,7 +19,7 @@ struct TcpCase {
   double plain_target;
 };
 
-constexpr std::array kCases = {
+constexpr std::array kTcpGroupCases = {
     TcpCase{"tcp-4k", {4096, 4096}, 0.95, 0.6},
     TcpCase{"tcp-64k", {65536, 1024}, 0.95, 0.8},
     TcpCase{"tcp-64m", {uint64_t{64} << 20, 4}, 0, 0.9},
@@ -99,7 +99,7 @@ Status run_tcp_group(SuiteContext& context) {
   SL_ASSIGN(const std::unique_ptr<SocketLimit> limit,
             SocketLimit::create((*rig)->target(), (*rig)->remote_number(),
                                 (*rig)->local(MemoryKind::kPrivate).bytes()));
-  for (const TcpCase& item : kCases) SL_TRY(run_case(context, **rig, *limit, item));
+  for (const TcpCase& item : kTcpGroupCases) SL_TRY(run_case(context, **rig, *limit, item));
   return run_small(context, **rig, *limit);
 }
 

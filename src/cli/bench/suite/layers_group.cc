@@ -15,7 +15,7 @@ constexpr uint32_t kLayers = 80;
 constexpr uint64_t kLayerBytes = uint64_t{12} << 20;
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint64_t kBlocksPerLayer = 64;
-constexpr double kTarget = 1.1;
+constexpr double kLayersTarget = 1.1;
 
 // The same ranges twice: as offsets in one pair of regions, and by layer and offset in the layer.
 struct LayerRanges {
@@ -132,7 +132,7 @@ Status run_layers_group(SuiteContext& context) {
                .value = measured.median_us(0) / measured.median_us(1),
                .unit = "x",
                .goal = Goal::kAtMost,
-               .target = kTarget});
+               .target = kLayersTarget});
   return Status();
 }
 

@@ -14,7 +14,7 @@ struct PeerCase {
   double target;
 };
 
-constexpr std::array kCases = {
+constexpr std::array kPeerCases = {
     PeerCase{"shm-256-nixl", "nixl_peer.py", {256, 4096}, 30},
     PeerCase{"shm-4k-nixl", "nixl_peer.py", {4096, 4096}, 3.5},
     PeerCase{"shm-16k-nixl", "nixl_peer.py", {16384, 4096}, 2},
@@ -49,7 +49,7 @@ Status run_case(SuiteContext& context, const PeerCase& item) {
 Status run_peer_group(SuiteContext& context) {
   SL_ASSIGN(Rig* const rig, context.rig());
   SL_TRY(rig->prepare(Op::kRead, MemoryKind::kPrivate));
-  for (const PeerCase& item : kCases) SL_TRY(run_case(context, item));
+  for (const PeerCase& item : kPeerCases) SL_TRY(run_case(context, item));
   return Status();
 }
 

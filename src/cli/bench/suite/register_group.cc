@@ -9,7 +9,7 @@ namespace stagelink::cli::bench {
 namespace {
 
 constexpr size_t kViews = 10000;
-constexpr size_t kRounds = 100;
+constexpr size_t kRegisterRounds = 100;
 constexpr std::ptrdiff_t kEdgeRounds = 10;
 constexpr uint64_t kStride = 4096;
 constexpr uint64_t kViewBytes = 64 << 10;  // Views overlap, as those of hosts do.
@@ -50,7 +50,7 @@ Status run_register_group(SuiteContext& context) {
   SL_TRY(run_rounds(*rig, kViews, kEdgeRounds).status());  // Tables have grown to their size.
   SL_ASSIGN(const std::vector<double> tenth_us, run_rounds(*rig, kViews / 10, kEdgeRounds));
   const uint64_t resident = resident_bytes();
-  SL_ASSIGN(const std::vector<double> all_us, run_rounds(*rig, kViews, kRounds));
+  SL_ASSIGN(const std::vector<double> all_us, run_rounds(*rig, kViews, kRegisterRounds));
   const auto grown = static_cast<double>(resident_bytes()) - static_cast<double>(resident);
 
   const double median_us = percentile(all_us, 0.5);

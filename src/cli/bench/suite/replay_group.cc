@@ -15,7 +15,7 @@ namespace {
 constexpr double kRatioTarget = 0.8;
 constexpr double kSecondsTarget = 120;
 constexpr const char* kTrace = "../shared/data/mooncake_conversation_trace.jsonl";
-constexpr auto kTimeout = std::chrono::seconds(300);
+constexpr auto kReplayTimeout = std::chrono::seconds(300);
 
 struct Replay {
   std::string trace;
@@ -28,7 +28,7 @@ Status run_replay(SuiteContext& context, const Replay& replay) {
       context.exe(), "replay",      "--trace", replay.trace, "--requests", "200",   "--verify",
       "full",        "--transport", "shm",     "--mode",     replay.mode,  "--json"};
   const double start_us = now_us();
-  SL_ASSIGN(const std::string output, run_child(words, kTimeout));
+  SL_ASSIGN(const std::string output, run_child(words, kReplayTimeout));
   const double seconds = (now_us() - start_us) * 1e-6;
   const auto json = nlohmann::json::parse(output, nullptr, false);
   if (!json.is_object() || !json.contains("ratio_to_limit")) {
