@@ -59,3 +59,18 @@ def connectors() -> Any:
     import vllm_omni.distributed.omni_connectors as package
 
     return package
+
+
+def reference_pull() -> Any:
+    """vLLM-Omni's own YuanrongTransferEngineConnector, unmodified, over our engine.
+
+    Its transfer engine is ours by stagelink.compat.yuanrong, and its pool is memory of the host.
+    """
+    prepare()
+    import vllm_omni.platforms.npu.omni_connectors.yuanrong_transfer_engine_connector as module
+
+    from stagelink.compat import yuanrong
+
+    module.TransferEngine = yuanrong.TransferEngine
+    module._resolve_pool_device = lambda configured: "cpu"
+    return module.YuanrongTransferEngineConnector

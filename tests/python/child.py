@@ -16,7 +16,7 @@ import tempfile
 import traceback
 from typing import IO, Any
 
-KILL_AFTER_S = 90
+KILL_AFTER_S = int(os.environ.get("STAGELINK_CHILD_SECONDS", "90"))
 _PR_SET_PDEATHSIG = 1
 
 
