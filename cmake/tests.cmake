@@ -5,9 +5,9 @@ enable_testing()
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# stagelink_test_program(<name> FILES <sources> LINK <layer> TIMEOUT <seconds> [MAIN])
+# stagelink_test_program(<name> FILES <sources> LINK <layer> TIMEOUT <seconds> [MAIN] [SHARDED])
 function(stagelink_test_program name)
-  cmake_parse_arguments(ARG "MAIN" "LINK;TIMEOUT" "FILES" ${ARGN})
+  cmake_parse_arguments(ARG "MAIN;SHARDED" "LINK;TIMEOUT" "FILES" ${ARGN})
   if(NOT ARG_FILES)
     return()
   endif()
@@ -28,8 +28,24 @@ function(stagelink_test_program name)
   if(STAGELINK_SANITIZE)
     target_compile_options(${name} PRIVATE -O0)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name})
+  if(ARG_SHARDED AND STAGELINK_TEST_SHARDS)
+    stagelink_add_shards(${name})
+  else()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+      PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name})
+  endif()
+endfunction()
+
+# Few processes with many tests each: the start of a process under a sanitizer takes longer than
+# most unit tests. Each shard writes what its tests did beside the program.
+function(stagelink_add_shards name)
+  math(EXPR last "${STAGELINK_TEST_SHARDS} - 1")
+  foreach(index RANGE ${last})
+    set(shard ${name}.shard_${index})
+    add_test(NAME ${shard} COMMAND ${name} --gtest_output=xml:${shard}.xml)
+    set_tests_properties(${shard} PROPERTIES TIMEOUT 300 LABELS ${name}
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${STAGELINK_TEST_SHARDS};GTEST_SHARD_INDEX=${index}")
+  endforeach()
 endfunction()
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/unit/*.cc)
@@ -54,7 +70,8 @@ if(NOT STAGELINK_UNIT_TESTS)
   endforeach()
 endif()
 list(FILTER cli_sources INCLUDE REGEX "/tests/unit/cli")
-stagelink_test_program(unit_tests FILES ${sources} LINK stagelink_connector TIMEOUT 60)
+stagelink_test_program(unit_tests FILES ${sources} LINK stagelink_connector TIMEOUT 60
+  SHARDED)
 stagelink_test_program(cli_tests FILES ${cli_sources} LINK stagelink_cli TIMEOUT 120)
 if(TARGET cli_tests AND TARGET stagelink)
   add_dependencies(cli_tests stagelink)
