@@ -10,6 +10,7 @@
 
 #include "connector/pull/claim.h"
 #include "connector/pull/data_plane.h"
+#include "connector/pull/foreign.h"
 #include "connector/pull/options.h"
 #include "connector/pull/pull_types.h"
 #include "stagelink/engine.h"
@@ -30,7 +31,8 @@ class PullConnector {
   // those. Errors: invalid_argument and unsupported name the option; already_exists (port_in_use);
   // those of Engine::create and Engine::allocate; not_found (ZeroMQ is not installed).
   static Result<std::unique_ptr<PullConnector>> create(const PullOptions& options,
-                                                       std::unique_ptr<DataPlane> plane = nullptr);
+                                                       std::unique_ptr<DataPlane> plane = nullptr,
+                                                       ForeignMessages foreign = nullptr);
   ~PullConnector();
   PullConnector(const PullConnector&) = delete;
   PullConnector& operator=(const PullConnector&) = delete;
@@ -54,6 +56,8 @@ class PullConnector {
   // Retires what is offered under the key; with a generation, that one only. It is freed when
   // nobody reads it. True if there was one.
   bool cleanup(std::string_view key, uint64_t generation = 0);
+  // The same, unless somebody has claimed it.
+  bool cleanup_unclaimed(std::string_view key, uint64_t generation = 0);
 
   // --- Memory.
 

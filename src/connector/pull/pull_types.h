@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "connector/pull/piece.h"
+#include "connector/pull/memory/piece.h"
 #include "stagelink/engine_options.h"
 #include "stagelink/object_store.h"  // Interrupted
 #include "stagelink/region.h"

@@ -290,6 +290,14 @@ Bytes MapReader::bytes(std::string_view key, size_t max_bytes) {
   });
 }
 
+bool MapReader::flag(std::string_view key) {
+  return impl_->read<bool>(*this, key, [](const auto& object, auto& out, auto& why) {
+    why = "is neither true nor false";
+    out = object.type == msgpack::type::BOOLEAN && object.via.boolean;
+    return object.type == msgpack::type::BOOLEAN;
+  });
+}
+
 uint64_t MapReader::integer(std::string_view key, const IntegerRange& range) {
   return impl_->read<uint64_t>(*this, key, [&range](const auto& object, auto& out, auto& why) {
     return read_integer(object, range, out, why);

@@ -49,6 +49,7 @@ class MapReader {
   // A key that must be there.
   std::string text(std::string_view key, size_t max_bytes);
   Bytes bytes(std::string_view key, size_t max_bytes);
+  bool flag(std::string_view key);
   uint64_t integer(std::string_view key, const IntegerRange& range);
   // The same, or decimal digits as text.
   uint64_t integer_or_digits(std::string_view key, const IntegerRange& range);
