@@ -4,10 +4,10 @@
 add_executable(stagelink-yuanrong-broker
   ${PROJECT_SOURCE_DIR}/src/broker/main.cc ${PROJECT_SOURCE_DIR}/src/broker/interpose.cc)
 target_link_libraries(stagelink-yuanrong-broker PRIVATE stagelink_broker)
-# The library must find our mmap; the broker is nobody's plug-in, so it exports nothing else.
+# The library must find these of ours; the broker is nobody's plug-in, so it exports nothing else.
 target_link_options(stagelink-yuanrong-broker PRIVATE
   -Wl,--export-dynamic-symbol=mmap -Wl,--export-dynamic-symbol=mmap64
-  -Wl,--export-dynamic-symbol=munmap)
+  -Wl,--export-dynamic-symbol=munmap -Wl,--export-dynamic-symbol=pthread_mutex_lock)
 if(STAGELINK_SANITIZE)
   target_compile_definitions(stagelink-yuanrong-broker PRIVATE STAGELINK_SANITIZED)
 endif()

@@ -24,6 +24,7 @@
 #include "broker/mappings.h"
 #include "broker/sdk.h"
 #include "broker/server.h"
+#include "store/yuanrong/channel/broker_lock.h"
 
 namespace {
 
@@ -115,15 +116,19 @@ int main(int argc, char** argv) {
   prepare_process();
   (void)::fcntl(kListenerFd, F_SETFD, FD_CLOEXEC);
   (void)::fcntl(kLastWordsFd, F_SETFD, FD_CLOEXEC);
+  const char* const logs = std::getenv(kLogFolder);
+  auto claimed =
+      stagelink::store::yuanrong::claim_broker_files(argv[1], logs == nullptr ? "" : logs);
+  if (!claimed.ok()) give_up(claimed.status().to_string());
   // Lives as long as the process: the library's threads may map at any time.
   static Mappings* const mappings = new Mappings;
   stagelink::broker::listen_to_mappings(mappings);
   Sdk* const sdk = load(argv[3], *mappings);
-  static auto* const server =
-      new stagelink::broker::Server(UniqueFd(kListenerFd), argv[1], *sdk, *mappings);
+  static auto* const server = new stagelink::broker::Server(
+      {UniqueFd(kListenerFd), argv[1], *std::move(claimed)}, *sdk, *mappings);
   say("ready");
   const stagelink::Status ended = server->run();
-  if (const char* logs = std::getenv(kLogFolder); logs != nullptr) {
+  if (logs != nullptr) {
     std::error_code error;
     std::filesystem::remove_all(logs, error);
   }

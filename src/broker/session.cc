@@ -60,6 +60,7 @@ Session::Session(UniqueFd socket, std::span<std::byte> mapping, proto::WorkerOpt
       options_(std::move(options)),
       clients_(clients),
       held_(mappings) {
+  clients_.users().fetch_add(1);
   watch().broker_pid = static_cast<uint32_t>(::getpid());
 }
 
@@ -69,7 +70,9 @@ Session::~Session() {
     exclusive_ = nullptr;
     clients_.give_back_exclusive();
   }
+  shared_ = nullptr;
   memory::unmap(mapping_);
+  clients_.users().fetch_sub(1);
 }
 
 void Session::start() {
@@ -87,17 +90,20 @@ void Session::set_up() {
 }
 
 SdkStatus Session::connect() {
-  // The library would try for its whole time to connect.
+  const auto at = [this](proto::Step step) { watch().step = static_cast<uint32_t>(step); };
+  at(proto::Step::kReach);  // The library would try for its whole time to connect.
   Reach reach(Endpoint{options_.host, options_.port}.to_string());
   const Deadline deadline = Deadline::in(std::chrono::milliseconds(options_.connect_timeout_ms));
   if (const Status reached = reach.check(deadline); !reached.ok()) {
     return {kUnavailable, std::string(reached.message())};
   }
+  at(proto::Step::kConnect);
   SharedClients::Connected shared = clients_.shared(options_);
   if (!shared.status.ok()) return shared.status;
   shared_ = std::move(shared.client);
-  // Also a connection that others use already must let this client in.
+  at(proto::Step::kKeys);  // Also a connection that others use already must let this client in.
   if (SdkStatus health = shared_->check_health(); !health.ok()) return health;
+  at(proto::Step::kExclusive);
   if (options_.exclusive) {
     auto [client, status] = clients_.exclusive(options_);
     if (!status.ok()) return status;
@@ -107,7 +113,9 @@ SdkStatus Session::connect() {
     if (granted) exclusive_ = std::move(client);
     watch().exclusive = static_cast<uint32_t>(granted ? Seen::kUp : Seen::kDown);
   }
+  at(proto::Step::kMemory);
   look_at_memory(*shared_);
+  at(proto::Step::kDone);
   return {};
 }
 
@@ -158,11 +166,12 @@ bool Session::open_lane(uint64_t lane) {
 void Session::stop() noexcept {
   if (stopping_.exchange(true)) return;
   ::shutdown(socket_.get(), SHUT_RDWR);
-  held_.release_all();
   for (uint32_t lane = 0; lane < proto::kLanes; ++lane) {
     futex_wake_all(state_of(*page_, lane), FutexScope::kShared);
   }
 }
+
+void Session::give_back() noexcept { held_.release_all(); }
 
 void Session::wake_client() noexcept {
   for (uint32_t lane = 0; lane < proto::kLanes; ++lane) {

@@ -40,7 +40,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void start();
   // A message from the client. False: it makes no sense, and the session must end.
   bool handle(std::span<const std::byte> packet);
+  // Ends the threads that serve it, without the library.
   void stop() noexcept;
+  // What the client holds, at once. The library may take its time.
+  void give_back() noexcept;
 
   int socket() const noexcept { return socket_.get(); }
   const store::yuanrong::WorkerOptions& options() const noexcept { return options_; }

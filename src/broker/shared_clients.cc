@@ -11,7 +11,9 @@ SdkOptions sdk_options(const WorkerOptions& options, bool exclusive) {
   SdkOptions out;
   out.host = options.host;
   out.port = options.port;
-  out.connect_timeout_ms = static_cast<int32_t>(options.connect_timeout_ms);
+  // Less than the client's, which is to hear the library's words and not only that time is over.
+  out.connect_timeout_ms =
+      static_cast<int32_t>(options.connect_timeout_ms - options.connect_timeout_ms / 4);
   out.request_timeout_ms = static_cast<int32_t>(options.request_timeout_ms);
   out.exclusive = exclusive;
   out.cross_node = options.cross_node;

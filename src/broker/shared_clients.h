@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -33,11 +34,15 @@ class SharedClients {
       const store::yuanrong::WorkerOptions& options);
   void give_back_exclusive() noexcept;
 
+  // Sessions that have not given back everything yet.
+  std::atomic<uint32_t>& users() noexcept { return users_; }
+
  private:
   Sdk& sdk_;
   mutable Mutex mutex_;
   std::map<std::string, std::weak_ptr<SdkClient>> shared_ SL_GUARDED_BY(mutex_);
   uint32_t exclusive_ SL_GUARDED_BY(mutex_) = 0;
+  std::atomic<uint32_t> users_{0};
 };
 
 }  // namespace stagelink::broker

@@ -9,6 +9,8 @@
 //   drop         the names of keys in it, one a line, are not there
 //   crowded      there is no exclusive connection left
 //   full         creating answers "out of memory"
+//   silent       connecting waits for as long as it is there
+//   stuck        a connection does not end for as long as it is there
 //
 // and writes "waiting" there when a get begins to wait.
 #include <condition_variable>
@@ -96,7 +98,12 @@ class FakeClient final : public SdkClient {
   FakeClient(World& world, const SdkOptions& options)
       : world_(world), folder_(options.tenant_id), exclusive_(options.exclusive) {}
 
-  SdkStatus init() override { return {}; }
+  ~FakeClient() override { stall("stuck"); }
+
+  SdkStatus init() override {
+    stall("silent");
+    return {};
+  }
 
   SdkStatus set(const std::string& key, std::span<const std::byte> value,
                 const SdkPutTerms& terms) override {
@@ -109,7 +116,7 @@ class FakeClient final : public SdkClient {
 
   SdkStatus create(const std::string& key, uint64_t size, const SdkPutTerms& terms,
                    SdkMemory& out) override {
-    stall();
+    stall("stall");
     auto draft = std::make_shared<Draft>();
     draft->key = key;
     draft->value.memory = has("full") ? nullptr : memory(size);
@@ -121,7 +128,7 @@ class FakeClient final : public SdkClient {
   }
 
   SdkStatus publish(const SdkMemory& memory) override {
-    stall();
+    stall("stall");
     const auto draft = std::static_pointer_cast<Draft>(memory.hold);
     const std::lock_guard lock(world_.mutex);
     world_.values[draft->key] = draft->value;
@@ -132,7 +139,7 @@ class FakeClient final : public SdkClient {
   // Half the time that is asked for: the real one is too early, too.
   SdkStatus get(const std::vector<std::string>& keys, int32_t wait_ms,
                 std::vector<SdkMemory>& out) override {
-    stall();
+    stall("stall");
     if (exclusive_ && has("crowded")) return {kCrowdedCode, "too many"};
     if (wait_ms > 0) std::ofstream(folder_ + "/waiting") << "yes";
     const auto end = Clock::now() + std::chrono::milliseconds(wait_ms / 2);
@@ -208,8 +215,8 @@ class FakeClient final : public SdkClient {
     for (std::string line; std::getline(file, line);) out.insert(line);
     return out;
   }
-  void stall() const {
-    while (has("stall")) std::this_thread::sleep_for(2ms);
+  void stall(const char* name) const {
+    while (has(name)) std::this_thread::sleep_for(2ms);
   }
 
   World& world_;

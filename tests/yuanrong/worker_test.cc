@@ -1,8 +1,12 @@
 // The store over a real worker with etcd, from start to the worker's death and return.
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include "integration/support/child_process.h"
 #include "integration/support/eventually.h"
@@ -13,6 +17,20 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+
+// Of all threads, user and system.
+double cpu_seconds(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  std::istringstream fields(line.substr(line.rfind(')') + 1));
+  std::string word;
+  for (int i = 0; i < 11; ++i) fields >> word;
+  double user = 0;
+  double system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
 
 class YuanrongWorkerTest : public ::testing::Test {
  protected:
@@ -158,7 +176,7 @@ TEST_F(YuanrongWorkerTest, ADeadWorkerFailsWhatWaitsAtOnceAndItsSuccessorIsUsed)
   EXPECT_TRUE(store_->get("kept").ok());
 }
 
-// The last one: a worker cannot start again without it.
+// The last two: a worker cannot start again without etcd.
 TEST_F(YuanrongWorkerTest, WithoutEtcdTheStoreGoesOnAndCountsIt) {
   ASSERT_TRUE(put_text(*store_, "before", "1"));
   cluster_->kill("etcd");
@@ -168,6 +186,25 @@ TEST_F(YuanrongWorkerTest, WithoutEtcdTheStoreGoesOnAndCountsIt) {
   EXPECT_TRUE(store_->get("before").ok());
   EXPECT_TRUE(store_->get("after").ok());
   EXPECT_TRUE(store_->health().ok());
+}
+
+TEST_F(YuanrongWorkerTest, TheBrokerOfAWorkerThatHasGoneRestsAndEndsWithItsClient) {
+  ASSERT_TRUE(put_text(*store_, "kept", pattern(1 << 20, 5)));
+  auto view = store_->get("kept");
+  ASSERT_TRUE(view.ok());
+  const auto broker =
+      static_cast<pid_t>(metric(*store_, "stagelink_yuanrong_broker_pid", "store="));
+  ASSERT_GT(broker, 1);
+  cluster_->kill("worker");
+  ASSERT_TRUE(eventually([&] { return losses("worker") == 1; }));
+  // By itself the library would use the whole of one processor.
+  const double before = cpu_seconds(broker);
+  std::this_thread::sleep_for(3s);
+  EXPECT_LT(cpu_seconds(broker) - before, 0.9);
+  store_ = nullptr;
+  EXPECT_FALSE(eventually([&] { return ::kill(broker, 0) != 0; }, 100ms));  // The view holds it.
+  view = Status(Reason::kNotFound, "");
+  EXPECT_TRUE(eventually([&] { return ::kill(broker, 0) != 0; }, 20s));
 }
 
 }  // namespace

@@ -19,6 +19,8 @@ using store::yuanrong::ServerProcess;
 
 constexpr auto kDownPatience = std::chrono::seconds(60);
 
+constexpr uint64_t kLeastMemory = uint64_t{64} << 20;
+
 constexpr const char* kServerExamples =
     "Examples:\n"
     "  stagelink store up --backend yuanrong             etcd and a worker on 127.0.0.1:31501\n"
@@ -58,7 +60,12 @@ Status complete(ServerArguments& arguments) {
   SL_ASSIGN(arguments.cluster.timeout, parse_duration(arguments.timeout));
   arguments.cluster.host = worker.host;
   arguments.cluster.port = worker.port;
-  arguments.cluster.memory_mb = std::max<uint64_t>(bytes >> 20, 1);
+  if (bytes < kLeastMemory) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("--memory: {} is {} bytes; a worker needs 64MiB at least",
+                              arguments.memory, bytes));
+  }
+  arguments.cluster.memory_mb = bytes >> 20;
   arguments.cluster.etcd = !arguments.no_etcd;
   if (arguments.cluster.folder.empty()) {
     arguments.cluster.folder = store::yuanrong::default_cluster_folder(worker.port);

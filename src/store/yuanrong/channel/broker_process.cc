@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,9 +13,7 @@
 #include <signal.h>
 #include <sodium.h>
 #include <spawn.h>
-#include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,6 +21,7 @@
 #include "base/endpoint.h"
 #include "base/runtime_dir.h"
 #include "base/text.h"
+#include "store/yuanrong/channel/broker_lock.h"
 
 extern char** environ;
 
@@ -32,7 +30,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLockRetry = 5ms;
 constexpr int kBacklog = 128;
 constexpr int kOutOfTheWay = 20;  // Of the numbers that the broker expects.
 
@@ -71,6 +68,11 @@ Result<UniqueFd> try_connect(const std::string& path, const Deadline& deadline) 
     }
     if (errno == EINTR) continue;
     if (errno == ENOENT || errno == ECONNREFUSED) return UniqueFd();
+    if (errno == EAGAIN) {
+      return Status(Reason::kConnectTimeout,
+                    fmt::format("{}: the broker, pid {}, lets nobody in: it is stopped, or hangs",
+                                path, broker_pid(path)));
+    }
     return socket_trouble("connect to", path);
   }
   ucred peer{};
@@ -80,33 +82,6 @@ Result<UniqueFd> try_connect(const std::string& path, const Deadline& deadline) 
     return Status(Reason::kOtherUser, fmt::format("{}: belongs to uid {}", path, peer.uid));
   }
   return socket;
-}
-
-bool same_file(int fd, const std::string& path) noexcept {
-  struct stat mine {};
-  struct stat named {};
-  return ::fstat(fd, &mine) == 0 && ::stat(path.c_str(), &named) == 0 &&
-         mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
-}
-
-// The broker removes the file at its end: whoever gets the lock on one that has no name any more,
-// tries again.
-Result<UniqueFd> take_lock(const std::string& path, const Deadline& deadline) {
-  for (;;) {
-    UniqueFd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_NOFOLLOW, 0600));
-    if (!lock) return socket_trouble("open", path);
-    if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
-      if (same_file(lock.get(), path)) return lock;
-      continue;
-    }
-    if (errno != EWOULDBLOCK && errno != EINTR) return socket_trouble("lock", path);
-    if (deadline.passed()) {
-      return Status(
-          Reason::kConnectTimeout,
-          fmt::format("{}: another process is starting the broker and has not finished", path));
-    }
-    std::this_thread::sleep_for(kLockRetry);
-  }
 }
 
 // Bound under a name of its own first, so that the one that others connect to always listens.
@@ -236,9 +211,10 @@ Result<UniqueFd> connect_to_broker(const YuanrongOptions& options, const Deadlin
   const std::string path = folder + "/" + socket_name(options, files);
   SL_ASSIGN(UniqueFd there, try_connect(path, deadline));
   if (there) return there;
-  SL_ASSIGN(const UniqueFd lock, take_lock(path + ".lock", deadline));
+  SL_ASSIGN(const UniqueFd lock, lock_to_start(path, deadline));
   SL_ASSIGN(there, try_connect(path, deadline));  // Another was faster.
   if (there) return there;
+  (void)remove_dead_brokers(folder);
   SL_TRY(start_broker(files, path, deadline));
   SL_ASSIGN(there, try_connect(path, deadline));
   if (there) return there;

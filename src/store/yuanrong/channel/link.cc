@@ -43,6 +43,28 @@ Status broker_gone() {
   return Status(Reason::kPeerLost, "the broker of the Yuanrong worker has ended");
 }
 
+// Why no welcome has come.
+std::string unwelcome(const Watch& watch) {
+  const uint32_t pid = watch.broker_pid.load();
+  const char* what = "has not read the hello: it is stopped, or hangs";
+  switch (static_cast<Step>(watch.step.load())) {
+    case Step::kHello: break;
+    case Step::kReach: what = "still tries to reach the worker's port"; break;
+    case Step::kConnect:
+      what =
+          "still opens a connection: the worker is busy, or wants Curve keys other than those "
+          "given "
+          "(client_public_key_file, client_private_key_file, server_public_key_file)";
+      break;
+    case Step::kKeys: what = "still waits for the worker's first answer"; break;
+    case Step::kExclusive: what = "still opens the exclusive connection"; break;
+    case Step::kMemory: what = "still asks for the worker's memory"; break;
+    case Step::kDone: what = "has not sent its welcome"; break;
+  }
+  return pid == 0 ? fmt::format("the broker {}", what)
+                  : fmt::format("the broker, pid {}, {}", pid, what);
+}
+
 // The worker's memory cannot be sealed by us; its size is checked at least.
 Status check_arena(int fd, uint64_t bytes) {
   struct stat file {};
@@ -134,7 +156,7 @@ Status Link::welcome(const Deadline& deadline) {
     pollfd wanted{socket_.get(), POLLIN, 0};
     const int got = ::poll(&wanted, 1, deadline.left_ms());
     if (got < 0 && errno == EINTR) continue;
-    if (got == 0) return Status(Reason::kConnectTimeout, "the broker has not answered the hello");
+    if (got == 0) return Status(Reason::kConnectTimeout, unwelcome(page_->watch));
     const Packet packet = receive_packet(socket_.get());
     if (packet.kind == Packet::Kind::kNone) continue;
     if (packet.kind == Packet::Kind::kEnd) return broker_gone();

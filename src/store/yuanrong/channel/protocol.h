@@ -92,6 +92,8 @@ struct Lane {
 };
 
 enum class Seen : uint32_t { kUnknown, kUp, kDown };
+// What the broker is doing for a client that has not been welcomed yet.
+enum class Step : uint32_t { kHello, kReach, kConnect, kKeys, kExclusive, kMemory, kDone };
 
 // Written by the broker alone, from what it sees of the worker, its ring and etcd.
 struct Watch {
@@ -106,6 +108,7 @@ struct Watch {
   std::atomic<uint32_t> worker_losses{0};
   std::atomic<uint32_t> ring_losses{0};
   std::atomic<uint32_t> coordinator_losses{0};
+  std::atomic<uint32_t> step{0};      // Step.
   std::array<char, 200> worker_text;  // Why it is down, ended by 0.
   std::array<char, 200> ring_text;    // Which worker.
 };

@@ -97,4 +97,13 @@ inline pid_t broker_pid(const ObjectStore& store) {
   return static_cast<pid_t>(sample(store, "stagelink_yuanrong_broker_pid{"));
 }
 
+// Also one that nobody has reaped yet.
+inline bool ended(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const size_t name = line.rfind(')');
+  return name == line.npos || line.compare(name + 2, 1, "Z") == 0;
+}
+
 }  // namespace stagelink::test
