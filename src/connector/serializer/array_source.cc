@@ -125,6 +125,29 @@ void ArraySource::gather_axis(size_t axis, const std::byte* from, std::byte*& to
   }
 }
 
+bool ArraySource::append_runs(std::vector<std::span<const std::byte>>& runs, size_t limit) const {
+  return bytes_ == 0 || append_axis(0, first_, runs, limit);
+}
+
+// NOLINTNEXTLINE(misc-no-recursion) - as deep as there are axes.
+bool ArraySource::append_axis(size_t axis, const std::byte* from,
+                              std::vector<std::span<const std::byte>>& runs, size_t limit) const {
+  if (axis == axes_.size()) {
+    if (!runs.empty() && runs.back().data() + runs.back().size() == from) {
+      runs.back() = {runs.back().data(), runs.back().size() + run_bytes_};
+      return true;
+    }
+    if (runs.size() == limit) return false;
+    runs.emplace_back(from, run_bytes_);
+    return true;
+  }
+  const auto [extent, stride] = axes_[axis];
+  for (uint64_t i = 0; i < extent; ++i) {
+    if (!append_axis(axis + 1, from + static_cast<int64_t>(i) * stride, runs, limit)) return false;
+  }
+  return true;
+}
+
 // Slow where runs are short: only for an array that lies across two pieces.
 void ArraySource::gather_into_pieces(size_t axis, const std::byte* from,
                                      PieceWriter& out) const noexcept {

@@ -29,6 +29,9 @@ class ArraySource {
   std::span<const std::byte> dense_bytes() const noexcept { return {first_, bytes_}; }
   // In C order, each byte once.
   void copy_to(PieceWriter& out) const;
+  // Appends where the bytes lie, in C order; a run that continues the last one prolongs it. False:
+  // it would be more than `limit` runs in all.
+  bool append_runs(std::vector<std::span<const std::byte>>& runs, size_t limit) const;
 
  private:
   struct Axis {
@@ -37,6 +40,8 @@ class ArraySource {
   };
 
   void merge_axes() noexcept;
+  bool append_axis(size_t axis, const std::byte* from,
+                   std::vector<std::span<const std::byte>>& runs, size_t limit) const;
   void gather(std::byte* to, const memory::CopyKernel& kernel) const noexcept;
   void gather_axis(size_t axis, const std::byte* from, std::byte*& to,
                    const memory::CopyKernel& kernel) const noexcept;
