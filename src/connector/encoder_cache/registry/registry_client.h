@@ -68,7 +68,4 @@ class RegistryClient {
   const std::unique_ptr<Core> core_;
 };
 
-// Items and hashes in one request; more are an invalid_argument.
-inline constexpr size_t kMaxBatchHashes = 4096;
-
 }  // namespace stagelink::encoder_cache

@@ -18,7 +18,7 @@ struct RegistryOptions {
   std::string secret_file;
   TableLimits table;
   uint32_t max_connections = 4096;
-  uint64_t max_body_bytes = uint64_t{4} << 20;
+  uint64_t max_body_bytes = uint64_t{1} << 20;
   Duration request_timeout = std::chrono::seconds(10);  // For a first request, and for an answer.
   Duration idle_timeout = std::chrono::seconds(75);     // Up to the end of the next request.
   Duration max_wait = std::chrono::seconds(60);         // Of one waiting request.

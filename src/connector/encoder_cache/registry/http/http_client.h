@@ -45,7 +45,6 @@ class HttpClient {
 
  private:
   HttpClient(Endpoint server, uint64_t max_body_bytes, UniqueFd wake) noexcept;
-  Status connect(const Deadline& deadline);
   Status wait(short events, const Deadline& deadline);
   Status send_all(std::string_view head, std::string_view body, const Deadline& deadline);
   Result<HttpReply> receive(const Deadline& deadline, bool& any);

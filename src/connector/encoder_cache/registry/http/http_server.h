@@ -9,17 +9,10 @@
 #include "base/deadline.h"
 #include "base/endpoint.h"
 #include "base/unique_fd.h"
+#include "connector/encoder_cache/registry/http/request_reader.h"
 #include "stagelink/result.h"
 
 namespace stagelink::encoder_cache {
-
-// A request whose head and body have arrived. Valid during the call.
-struct HttpRequest {
-  std::string_view method;
-  std::string_view target;
-  std::string_view body;
-  std::string_view signature;  // The header "Stagelink-Signature"; empty: not there.
-};
 
 struct HttpResponse {
   int status = 200;
@@ -42,6 +35,7 @@ class HttpHandler {
   // A parked request has ended without respond(): its client left, or its deadline passed.
   virtual void on_unparked(uint64_t connection) = 0;
   virtual void on_second() = 0;
+  virtual void on_nudge() = 0;
 
  protected:
   ~HttpHandler() = default;
@@ -49,7 +43,7 @@ class HttpHandler {
 
 struct HttpLimits {
   uint32_t max_connections = 4096;
-  uint64_t max_body_bytes = uint64_t{4} << 20;
+  uint64_t max_body_bytes = uint64_t{1} << 20;
   uint32_t max_head_bytes = 16 << 10;
   Duration request_timeout = std::chrono::seconds(10);
   Duration idle_timeout = std::chrono::seconds(75);
@@ -72,30 +66,26 @@ class HttpServer {
  public:
   // Takes over a listening socket. `extra_header` ("Name: value\r\n") goes with every answer. The
   // handler outlives the server. Errors: limit (nofile).
-  static Result<std::unique_ptr<HttpServer>> start(UniqueFd listener, const HttpLimits& limits,
-                                                   std::string extra_header, HttpHandler& handler);
+  static Result<std::unique_ptr<HttpServer>> create(UniqueFd listener, const HttpLimits& limits,
+                                                    std::string extra_header, HttpHandler& handler);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
+  void start();  // Once; the handler is called from now on.
   // Has no effect on a connection that is gone or not parked.
   void respond(uint64_t connection, HttpResponse response);
 
-  // `task` runs once on the thread, unless the server is closed before.
-  class Task {
-   public:
-    virtual ~Task() = default;
-    virtual void run() = 0;
-  };
-  void post(std::unique_ptr<Task> task);
+  // Calls HttpHandler::on_nudge() soon, once for any number of calls before it.
+  void nudge() noexcept;
 
   HttpCounts counts() const noexcept;
   void close();  // Idempotent. No handler is called after it.
 
  private:
   class Core;
-  explicit HttpServer(std::shared_ptr<Core> core) noexcept;
-  const std::shared_ptr<Core> core_;
+  explicit HttpServer(std::unique_ptr<Core> core) noexcept;
+  const std::unique_ptr<Core> core_;
 };
 
 }  // namespace stagelink::encoder_cache

@@ -1,0 +1,456 @@
+#include "connector/encoder_cache/registry/http/http_server.h"
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <map>
+#include <set>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "transport/poller.h"
+
+namespace stagelink::encoder_cache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kTick = std::chrono::seconds(1);
+// After an answer to what could not be read: the client is to see it, and what it still sends is
+// thrown away, as closing with unread bytes would reset the connection under the answer.
+constexpr auto kDrainTime = std::chrono::seconds(1);
+constexpr size_t kDrainBytes = 1 << 20;
+constexpr int kAcceptsPerRound = 64;
+
+std::string_view phrase_of(int status) noexcept {
+  switch (status) {
+    case 200: return "OK";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 409: return "Conflict";
+    case 413: return "Payload Too Large";
+    case 431: return "Request Header Fields Too Large";
+    case 503: return "Service Unavailable";
+    case 507: return "Insufficient Storage";
+    default: return "Status";
+  }
+}
+
+std::string_view refusal_text(int status) noexcept {
+  switch (status) {
+    case 413: return "{\"detail\":\"the body is too large\"}";
+    case 431: return "{\"detail\":\"the head is too large\"}";
+    default: return "{\"detail\":\"this is no HTTP/1.1 request\"}";
+  }
+}
+
+enum class Phase : uint8_t { kReading, kParked, kWriting, kDraining };
+
+}  // namespace
+
+class HttpServer::Core final {
+ public:
+  Core(UniqueFd listener, const HttpLimits& limits, std::string extra_header, HttpHandler& handler,
+       std::unique_ptr<transport::Poller> poller)
+      : limits_(limits),
+        extra_header_(std::move(extra_header)),
+        handler_(handler),
+        listener_(std::move(listener)),
+        poller_(std::move(poller)) {}
+
+  Status open();
+  void start();
+  void respond(uint64_t id, HttpResponse response);
+  void nudge() noexcept;
+  HttpCounts counts() const noexcept;
+  void close();
+
+ private:
+  struct Connection final : transport::PollHandler {
+    Connection(Core& core_in, UniqueFd fd_in, uint64_t id_in)
+        : core(core_in),
+          fd(std::move(fd_in)),
+          id(id_in),
+          reader(core_in.limits_.max_head_bytes, core_in.limits_.max_body_bytes) {}
+    void on_ready(uint32_t events) override { core.on_ready(*this, events); }
+
+    Core& core;
+    const UniqueFd fd;
+    const uint64_t id;
+    RequestReader reader;
+    Phase phase = Phase::kReading;
+    Clock::time_point due;  // Not while it is parked.
+    std::string out;
+    size_t sent = 0;
+    size_t drained = 0;
+    bool close_after = false;
+    HttpResponse at_deadline;
+    Clock::time_point parked_until;
+  };
+  struct Acceptor final : transport::PollHandler {
+    explicit Acceptor(Core& core_in) : core(core_in) {}
+    void on_ready(uint32_t) override { core.accept_all(); }
+    Core& core;
+  };
+  struct Nudge final : transport::PollTask {
+    explicit Nudge(Core& core_in) : core(core_in) {}
+    void run() override {
+      posted.store(false);
+      if (!core.stopping_.load()) core.handler_.on_nudge();
+    }
+    Core& core;
+    std::atomic<bool> posted{false};
+  };
+  using State = RequestReader::State;
+  using Parked = std::pair<Clock::time_point, uint64_t>;
+
+  void run();
+  void tick(Clock::time_point now);
+  void end_parked(Clock::time_point now);
+  void accept_all();
+  void turn_away(const UniqueFd& fd) noexcept;
+  void on_ready(Connection& at, uint32_t events);
+  void read(Connection& at);
+  void drain(Connection& at);
+  void go_on(Connection& at, State state);
+  bool serve(Connection& at);
+  void refuse(Connection& at);
+  void park(Connection& at, HttpParked parked);
+  void put(Connection& at, const HttpResponse& response);
+  bool flush(Connection& at);
+  void answered(Connection& at);
+  void watch(Connection& at, Phase phase, uint32_t events);
+  void drop(Connection& at);
+
+  const HttpLimits limits_;
+  const std::string extra_header_;
+  HttpHandler& handler_;
+  UniqueFd listener_;
+  const std::unique_ptr<transport::Poller> poller_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<uint64_t> accepted_{0};
+  std::atomic<uint64_t> open_{0};
+  std::atomic<uint64_t> turned_away_{0};
+  std::atomic<uint64_t> malformed_{0};
+  std::atomic<uint64_t> timed_out_{0};
+
+  // Of the thread.
+  Acceptor acceptor_{*this};
+  Nudge nudge_{*this};
+  bool accepting_ = true;
+  uint64_t next_id_ = 1;
+  std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+  std::vector<std::unique_ptr<Connection>> dropped_;  // Freed when nobody is inside them.
+  std::set<Parked> parked_;
+  std::thread thread_;
+};
+
+Status HttpServer::Core::open() { return poller_->add(listener_.get(), EPOLLIN, &acceptor_); }
+
+void HttpServer::Core::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void HttpServer::Core::run() {
+  ::pthread_setname_np(::pthread_self(), "sl-registry");
+  Clock::time_point next_tick = Clock::now() + kTick;
+  while (!stopping_.load()) {
+    Clock::time_point until = next_tick;
+    if (!parked_.empty()) until = std::min(until, parked_.begin()->first);
+    poller_->run_once(std::max<Duration>(until - Clock::now(), Duration::zero()));
+    const auto now = Clock::now();
+    end_parked(now);
+    if (now >= next_tick) {
+      tick(now);
+      next_tick = now + kTick;
+    }
+    dropped_.clear();
+  }
+}
+
+void HttpServer::Core::tick(Clock::time_point now) {
+  std::vector<Connection*> late;
+  for (const auto& [id, connection] : connections_) {
+    if (connection->phase != Phase::kParked && connection->due <= now) {
+      late.push_back(connection.get());
+    }
+  }
+  for (Connection* const at : late) {
+    // A kept connection that asks nothing is not slow.
+    if (at->phase == Phase::kWriting || (at->phase == Phase::kReading && !at->reader.idle())) {
+      timed_out_.fetch_add(1);
+    }
+    drop(*at);
+  }
+  if (!accepting_) {
+    accepting_ = true;
+    if (!poller_->modify(listener_.get(), EPOLLIN, &acceptor_).ok()) accepting_ = false;
+  }
+  handler_.on_second();
+}
+
+void HttpServer::Core::end_parked(Clock::time_point now) {
+  while (!parked_.empty() && parked_.begin()->first <= now) {
+    Connection& at = *connections_.at(parked_.begin()->second);
+    handler_.on_unparked(at.id);
+    respond(at.id, std::move(at.at_deadline));
+  }
+}
+
+void HttpServer::Core::accept_all() {
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
+    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!fd) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EAGAIN) {
+        // Out of descriptors or memory: look again with the next tick, and never spin.
+        log_failure("registry accept", Status(Reason::kNofile, fmt::format("accept: errno {}: "
+                                                                           "raise ulimit -n",
+                                                                           errno)));
+        accepting_ = !poller_->modify(listener_.get(), 0, &acceptor_).ok();
+      }
+      return;
+    }
+    if (connections_.size() >= limits_.max_connections) {
+      turn_away(fd);
+      continue;
+    }
+    const int on = 1;
+    ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    const uint64_t id = next_id_++;
+    auto connection = std::make_unique<Connection>(*this, std::move(fd), id);
+    connection->due = Clock::now() + limits_.request_timeout;
+    if (!poller_->add(connection->fd.get(), EPOLLIN, connection.get()).ok()) continue;
+    connections_.emplace(id, std::move(connection));
+    accepted_.fetch_add(1);
+    open_.store(connections_.size());
+  }
+}
+
+void HttpServer::Core::turn_away(const UniqueFd& fd) noexcept {
+  turned_away_.fetch_add(1);
+  static constexpr std::string_view kFull =
+      "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
+      "Content-Length: 0\r\n\r\n";
+  [[maybe_unused]] const ssize_t sent =
+      ::send(fd.get(), kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void HttpServer::Core::on_ready(Connection& at, uint32_t events) {
+  switch (at.phase) {
+    case Phase::kReading: read(at); return;
+    case Phase::kDraining: drain(at); return;
+    case Phase::kWriting:
+      if (flush(at)) answered(at);
+      return;
+    case Phase::kParked:
+      if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0) drop(at);
+      return;
+  }
+}
+
+void HttpServer::Core::read(Connection& at) {
+  const std::span<char> room = at.reader.prepare();
+  const ssize_t got = ::recv(at.fd.get(), room.data(), room.size(), 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (got <= 0) {
+    drop(at);
+    return;
+  }
+  go_on(at, at.reader.commit(static_cast<size_t>(got)));
+}
+
+void HttpServer::Core::drain(Connection& at) {
+  char scrap[4096];
+  const ssize_t got = ::recv(at.fd.get(), scrap, sizeof scrap, 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  at.drained += got > 0 ? static_cast<size_t>(got) : 0;
+  if (got <= 0 || at.drained > kDrainBytes) drop(at);
+}
+
+// Serves the requests that have come, one behind the other.
+void HttpServer::Core::go_on(Connection& at, State state) {
+  while (state == State::kReady) {
+    if (!serve(at)) return;
+    state = at.reader.next();
+  }
+  if (state == State::kRefused) {
+    refuse(at);
+  } else if (at.phase != Phase::kReading) {
+    watch(at, Phase::kReading, EPOLLIN);
+  }
+}
+
+// True if the answer has left and the connection goes on.
+bool HttpServer::Core::serve(Connection& at) {
+  const HttpRequest request = at.reader.request();
+  // An answer to HEAD has no body, and is followed by nothing.
+  at.close_after = !at.reader.keep_alive() || request.method == "HEAD";
+  HttpAnswer answer = handler_.on_request(request, at.id);
+  if (auto* const parked = std::get_if<HttpParked>(&answer)) {
+    park(at, std::move(*parked));
+    return false;
+  }
+  HttpResponse& response = std::get<HttpResponse>(answer);
+  if (request.method == "HEAD") response.body.clear();
+  put(at, response);
+  if (!flush(at)) return false;
+  if (!at.close_after) {
+    at.due = Clock::now() + limits_.idle_timeout;
+    return true;
+  }
+  answered(at);
+  return false;
+}
+
+void HttpServer::Core::refuse(Connection& at) {
+  malformed_.fetch_add(1);
+  const int status = at.reader.refusal();
+  log(LogLevel::kInfo, "registry", fmt::format("a request was refused with {}", status));
+  at.close_after = true;
+  put(at, {.status = status, .body = std::string(refusal_text(status))});
+  if (flush(at)) answered(at);
+}
+
+void HttpServer::Core::park(Connection& at, HttpParked parked) {
+  at.parked_until = Clock::now() + parked.deadline.left();
+  at.at_deadline = std::move(parked.at_deadline);
+  parked_.emplace(at.parked_until, at.id);
+  watch(at, Phase::kParked, EPOLLRDHUP);
+}
+
+void HttpServer::Core::respond(uint64_t id, HttpResponse response) {
+  const auto found = connections_.find(id);
+  if (found == connections_.end() || found->second->phase != Phase::kParked) return;
+  Connection& at = *found->second;
+  parked_.erase({at.parked_until, id});
+  at.at_deadline = {};
+  at.phase = Phase::kWriting;
+  put(at, response);
+  if (flush(at)) answered(at);
+}
+
+void HttpServer::Core::put(Connection& at, const HttpResponse& response) {
+  const std::string_view connection = at.close_after         ? "Connection: close\r\n"
+                                      : at.reader.http_1_0() ? "Connection: keep-alive\r\n"
+                                                             : "";
+  at.out.clear();
+  at.sent = 0;
+  fmt::format_to(std::back_inserter(at.out),
+                 "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}{}\r\n",
+                 response.status, phrase_of(response.status), response.content_type,
+                 response.body.size(), extra_header_, connection);
+  at.out += response.body;
+}
+
+// True if all has left. Else it goes on when the client takes more, or the connection is gone.
+bool HttpServer::Core::flush(Connection& at) {
+  while (at.sent < at.out.size()) {
+    const ssize_t sent = ::send(at.fd.get(), at.out.data() + at.sent, at.out.size() - at.sent,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno == EAGAIN) {
+      if (at.sent == 0 || at.phase != Phase::kWriting) {
+        at.due = Clock::now() + limits_.request_timeout;  // For the whole answer.
+      }
+      watch(at, Phase::kWriting, EPOLLOUT);
+      return false;
+    }
+    if (sent <= 0) {
+      drop(at);
+      return false;
+    }
+    at.sent += static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+// The answer has left in a phase of its own: after waiting, or slowly, or as the last one.
+void HttpServer::Core::answered(Connection& at) {
+  if (at.out.capacity() > (64 << 10)) at.out = {};
+  if (at.close_after) {
+    ::shutdown(at.fd.get(), SHUT_WR);
+    at.due = Clock::now() + kDrainTime;
+    watch(at, Phase::kDraining, EPOLLIN);
+    return;
+  }
+  at.due = Clock::now() + limits_.idle_timeout;
+  go_on(at, at.reader.next());
+}
+
+void HttpServer::Core::watch(Connection& at, Phase phase, uint32_t events) {
+  at.phase = phase;
+  if (!poller_->modify(at.fd.get(), events, &at).ok()) drop(at);
+}
+
+void HttpServer::Core::drop(Connection& at) {
+  const auto found = connections_.find(at.id);
+  if (found == connections_.end()) return;  // In dropped_ already.
+  if (at.phase == Phase::kParked) {
+    parked_.erase({at.parked_until, at.id});
+    handler_.on_unparked(at.id);
+  }
+  poller_->remove(at.fd.get(), &at);
+  dropped_.push_back(std::move(found->second));
+  connections_.erase(found);
+  open_.store(connections_.size());
+}
+
+void HttpServer::Core::nudge() noexcept {
+  if (!nudge_.posted.exchange(true)) poller_->post(nudge_);
+}
+
+HttpCounts HttpServer::Core::counts() const noexcept {
+  return {accepted_.load(), open_.load(), turned_away_.load(), malformed_.load(),
+          timed_out_.load()};
+}
+
+void HttpServer::Core::close() {
+  stopping_.store(true);
+  poller_->wake();
+  if (thread_.joinable()) thread_.join();
+  connections_.clear();
+  dropped_.clear();
+  listener_.reset();
+  open_.store(0);
+}
+
+HttpServer::HttpServer(std::unique_ptr<Core> core) noexcept : core_(std::move(core)) {}
+
+HttpServer::~HttpServer() { core_->close(); }
+
+Result<std::unique_ptr<HttpServer>> HttpServer::create(UniqueFd listener, const HttpLimits& limits,
+                                                       std::string extra_header,
+                                                       HttpHandler& handler) {
+  SL_ASSIGN(auto poller, transport::Poller::create());
+  auto core = std::make_unique<Core>(std::move(listener), limits, std::move(extra_header), handler,
+                                     std::move(poller));
+  SL_TRY(core->open());
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(core)));
+}
+
+void HttpServer::start() { core_->start(); }
+
+void HttpServer::respond(uint64_t connection, HttpResponse response) {
+  core_->respond(connection, std::move(response));
+}
+
+void HttpServer::nudge() noexcept { core_->nudge(); }
+
+HttpCounts HttpServer::counts() const noexcept { return core_->counts(); }
+
+void HttpServer::close() { core_->close(); }
+
+}  // namespace stagelink::encoder_cache
