@@ -143,8 +143,8 @@ void Server::greet(int fd) {
     if (session.ok()) {
       sessions_.add(*session);
       watch_process((*session)->socket());
-      watcher_.watch_for(**session);
-      (*session)->start();
+      // The worker is asked for its health with this client's keys: they must be good ones.
+      (*session)->start([this](Session& connected) { watcher_.watch_for(connected); });
       return;
     }
     why = session.status();

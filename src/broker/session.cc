@@ -75,13 +75,16 @@ Session::~Session() {
   clients_.users().fetch_sub(1);
 }
 
-void Session::start() {
+void Session::start(std::function<void(Session&)> connected) {
   open_lanes_ = 1;
-  std::thread([self = shared_from_this()] { self->set_up(); }).detach();
+  std::thread([self = shared_from_this(), connected = std::move(connected)] {
+    self->set_up(connected);
+  }).detach();
 }
 
-void Session::set_up() {
+void Session::set_up(const std::function<void(Session&)>& connected) {
   const SdkStatus status = connect();
+  if (status.ok()) connected(*this);
   if (!send(welcome_packet(status), -1) || !status.ok()) {
     stop();
     return;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -36,8 +37,8 @@ class Session : public std::enable_shared_from_this<Session> {
                                                  SharedClients& clients, Mappings& mappings);
   ~Session();
 
-  // Connects, says welcome or why not, and serves lane 0. Returns at once.
-  void start();
+  // Connects, calls `connected`, says welcome or why not, and serves lane 0. Returns at once.
+  void start(std::function<void(Session&)> connected);
   // A message from the client. False: it makes no sense, and the session must end.
   bool handle(std::span<const std::byte> packet);
   // Ends the threads that serve it, without the library.
@@ -54,7 +55,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   Session(UniqueFd socket, std::span<std::byte> mapping, store::yuanrong::WorkerOptions options,
           SharedClients& clients, Mappings& mappings);
-  void set_up();
+  void set_up(const std::function<void(Session&)>& connected);
   SdkStatus connect();
   void look_at_memory(SdkClient& client);
   bool open_lane(uint64_t lane);

@@ -9,6 +9,7 @@
 //   drop         the names of keys in it, one a line, are not there
 //   crowded      there is no exclusive connection left
 //   full         creating answers "out of memory"
+//   wants        the secret key in it is the right one
 //   silent       connecting waits for as long as it is there
 //   stuck        a connection does not end for as long as it is there
 //
@@ -37,6 +38,7 @@ constexpr size_t kArenaBytes = size_t{96} << 20;
 constexpr uint32_t kNotFoundCode = 3;
 constexpr uint32_t kRuntimeCode = 5;
 constexpr uint32_t kMemoryCode = 6;
+constexpr uint32_t kNotAuthorizedCode = 9;
 constexpr uint32_t kCrowdedCode = 13;
 
 // First fit, in steps of 64 bytes behind a head of 64, as the real one's addresses are.
@@ -96,12 +98,17 @@ struct Draft {
 class FakeClient final : public SdkClient {
  public:
   FakeClient(World& world, const SdkOptions& options)
-      : world_(world), folder_(options.tenant_id), exclusive_(options.exclusive) {}
+      : world_(world),
+        folder_(options.tenant_id),
+        secret_key_(options.secret_key),
+        exclusive_(options.exclusive) {}
 
   ~FakeClient() override { stall("stuck"); }
 
   SdkStatus init() override {
     stall("silent");
+    const std::set<std::string> wanted = lines("wants");
+    if (!wanted.empty() && !wanted.contains(secret_key_)) return {kNotAuthorizedCode, "refused"};
     return {};
   }
 
@@ -221,6 +228,7 @@ class FakeClient final : public SdkClient {
 
   World& world_;
   const std::string folder_;
+  const std::string secret_key_;
   const bool exclusive_;
 };
 

@@ -15,6 +15,7 @@ struct CodeRow {
 
 constexpr uint32_t kCodeRuntime = 5;
 constexpr uint32_t kCodeNotAuthorized = 9;
+constexpr uint32_t kCodeUnavailable = 1002;
 
 constexpr std::array<CodeRow, 24> kCodes = {{
     {2, Reason::kInvalidArgument, "invalid"},
@@ -36,7 +37,7 @@ constexpr std::array<CodeRow, 24> kCodes = {{
     {34, Reason::kNoSpace, "above the limit of memory"},
     {1000, Reason::kUnreachable, "cancelled"},
     {1001, Reason::kTimedOut, "deadline exceeded"},
-    {1002, Reason::kUnreachable, "unavailable"},
+    {kCodeUnavailable, Reason::kUnreachable, "unavailable"},
     {kCodeBadRequest, Reason::kFrame, "the broker could not read the request"},
     {kCodeNoHandles, Reason::kLimit, "the broker holds too many objects"},
     {kCodeNoMemory, Reason::kShmFull, "the broker had no memory for a copy"},
@@ -59,9 +60,12 @@ Status failure(std::string_view what, uint32_t code, std::string_view message) {
   const CodeRow* const row = row_of(code);
   Reason reason = row == nullptr ? Reason::kSystem : row->reason;
   if (code == kCodeRuntime && speaks_of_keys(message)) reason = Reason::kAuthentication;
-  return Status(reason,
-                fmt::format("{}: {} (code {}): {}", what,
-                            row == nullptr ? "an unknown failure" : row->words, code, message));
+  const std::string_view advice = reason == Reason::kAuthentication
+                                      ? "; see access_key_file and secret_key_file, or token_file"
+                                      : "";
+  return Status(reason, fmt::format("{}: {} (code {}){}: {}", what,
+                                    row == nullptr ? "an unknown failure" : row->words, code,
+                                    advice, message));
 }
 
 }  // namespace
@@ -86,7 +90,13 @@ Status call_failure(Op op, uint32_t code, std::string_view message) {
 }
 
 Status connect_failure(uint32_t code, std::string_view message) {
-  return failure("connecting to the Yuanrong worker", code, message);
+  if (code != kCodeUnavailable || message.find("refused") != message.npos) {
+    return failure("connecting to the Yuanrong worker", code, message);
+  }
+  return failure(
+      "connecting to the Yuanrong worker, which lets nobody in or wants Curve keys "
+      "(client_public_key_file, client_private_key_file, server_public_key_file)",
+      code, message);
 }
 
 }  // namespace stagelink::store::yuanrong

@@ -1,7 +1,9 @@
 #include "store/yuanrong/channel/worker_options.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <sodium.h>
@@ -48,6 +50,19 @@ Status check_pair(const std::string& a, const char* a_name, const std::string& b
   return Status(Reason::kInvalidArgument,
                 fmt::format("{} is given and {} is not: give both or neither",
                             a.empty() ? b_name : a_name, a.empty() ? a_name : b_name));
+}
+
+// A Curve key is 32 bytes as Z85 writes them.
+Status check_curve_key(const std::string& key, const char* name) {
+  constexpr std::string_view kOthers = ".-:+=^!/*?&<>()[]{}@%$#";
+  const auto is_z85 = [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kOthers.find(c) != kOthers.npos;
+  };
+  if (key.empty() || (key.size() == 40 && std::all_of(key.begin(), key.end(), is_z85))) return {};
+  return Status(Reason::kInvalidArgument,
+                fmt::format("{}: a Curve key is 40 characters of Z85, this has {} characters{}",
+                            name, key.size(), key.size() == 40 ? ", some of them others" : ""));
 }
 
 uint32_t milliseconds(Duration duration) noexcept {
@@ -136,6 +151,9 @@ Result<WorkerOptions> read_worker_options(const YuanrongOptions& options) {
                     "client_private_key_file"));
   SL_TRY(check_pair(out.client_public_key, "client_public_key_file", out.server_public_key,
                     "server_public_key_file"));
+  SL_TRY(check_curve_key(out.client_public_key, "client_public_key_file"));
+  SL_TRY(check_curve_key(out.client_private_key, "client_private_key_file"));
+  SL_TRY(check_curve_key(out.server_public_key, "server_public_key_file"));
   return out;
 }
 
