@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "connector/kv/json_scanner.h"
 #include "memory/copy_kernel.h"
 
 namespace stagelink::kv {
@@ -45,6 +46,36 @@ uint64_t head_bytes(const PayloadTensor& tensor) noexcept {
 }
 
 }  // namespace
+
+Result<bool> sliced_by_sender(const PayloadHeader& header, uint32_t to_rank) {
+  JsonScanner json(header.metadata);
+  std::string key;
+  std::string_view raw;
+  bool applied = false;
+  int64_t target = to_rank;
+  const auto read_slice = [&] {
+    if (json.peek() != '{') return json.skip(raw);
+    if (!json.begin_object()) return false;
+    while (json.next_key(key)) {
+      const bool read = key == "applied" && json.peek() != '0'       ? json.boolean(applied)
+                        : key == "target_rank" && json.peek() == '0' ? json.integer(target)
+                                                                     : json.skip(raw);
+      if (!read) return false;
+    }
+    return !json.failed();
+  };
+  bool read = json.begin_object();
+  while (read && json.next_key(key)) read = key == "tp_head_slice" ? read_slice() : json.skip(raw);
+  if (!read || !json.finished()) {
+    return Status(Reason::kFrame, fmt::format("Corrupted KV payload: meta: {}", json.problem()));
+  }
+  if (applied && target != int64_t{to_rank}) {
+    return Status(
+        Reason::kIncompatible,
+        fmt::format("a KV payload that was sliced for rank {}, this is rank {}", target, to_rank));
+  }
+  return applied;
+}
 
 Result<MergePlan> MergePlan::create(std::span<const MergePart> parts, uint64_t kv_heads) {
   if (parts.empty()) return Status(Reason::kInvalidArgument, "no payloads to merge");

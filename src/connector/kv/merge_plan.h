@@ -18,6 +18,10 @@ struct MergePart {
   bool sliced = true;  // The sender put the share alone; else its whole shard, as 0.30 may.
 };
 
+// Whether the sender has put the share of `to_rank` alone, by what it says in the metadata
+// (`tp_head_slice`). Errors: incompatible for a share of another rank; corrupt (frame).
+Result<bool> sliced_by_sender(const PayloadHeader& header, uint32_t to_rank);
+
 // Rows of a payload that go to the final tensors.
 struct Placement {
   uint64_t from = 0;  // Offset in the payload.
