@@ -1,0 +1,329 @@
+#include "connector/encoder_cache/consumer/consumer.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "connector/pull/metrics.h"
+
+namespace stagelink::encoder_cache {
+namespace {
+
+constexpr std::string_view kTcp = "tcp://";
+// How often somebody who waits for another call's load looks whether to go on.
+constexpr Duration kLookUp = std::chrono::milliseconds(100);
+constexpr Duration kIdentityTime = std::chrono::seconds(2);
+constexpr Duration kHandOnTime = std::chrono::seconds(600);
+constexpr uint64_t kMaxIdentityBytes = 4096;
+
+Result<Endpoint> endpoint_of(std::string_view producer_zmq) {
+  SL_TRY(check_producer_address(producer_zmq));
+  return parse_endpoint(producer_zmq.substr(kTcp.size()));
+}
+
+// Whether another producer of the same hash may do better.
+bool may_ask_next(const Status& status) noexcept {
+  switch (status.code()) {
+    case Code::kInvalidState:
+    case Code::kCancelled:
+    case Code::kNoSpace:
+    case Code::kLimit: return false;
+    default: return true;
+  }
+}
+
+std::string hand_on_key(std::string_view identity, std::string_view mm_hash, uint64_t turn) {
+  return fmt::format("{}@{}", offer_key(identity, mm_hash), turn);
+}
+
+Status closed_load() { return Status(Reason::kClosed, "the consumer is closed"); }
+
+}  // namespace
+
+// One hash on its way to the pool, for everybody who wants it.
+struct Consumer::Flight {
+  Mutex mutex;
+  CondVar ended;
+  std::optional<Result<Embedding>> outcome SL_GUARDED_BY(mutex);
+};
+
+struct Consumer::Wanted {
+  const LoadRequest* request = nullptr;
+  std::shared_ptr<Flight> flight;  // Null: to memory of the caller.
+  bool is_ours = true;             // We load it; else somebody else does, and we wait.
+  size_t next_producer = 0;
+  std::optional<Result<Embedding>> outcome;
+};
+
+Result<std::unique_ptr<Consumer>> Consumer::create(const CacheOptions& options, bool may_hand_on) {
+  const pull::Role role = may_hand_on ? pull::Role::kDual : pull::Role::kReceiver;
+  SL_ASSIGN(auto pull, pull::PullConnector::create(pull_options_of(options, role)));
+  return std::unique_ptr<Consumer>(new Consumer(options, std::move(pull)));
+}
+
+Consumer::Consumer(const CacheOptions& options, std::unique_ptr<pull::PullConnector> pull)
+    : options_(options), pull_(std::move(pull)) {}
+
+Consumer::~Consumer() { (void)close(); }
+
+std::vector<Result<Embedding>> Consumer::load(std::span<const LoadRequest> requests,
+                                              const LoadTerms& terms) {
+  const Deadline deadline =
+      Deadline::in(terms.timeout > Duration::zero() ? terms.timeout : options_.pull_timeout);
+  std::vector<Wanted> wanted(requests.size());
+  std::vector<Wanted*> ours;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    wanted[i].request = &requests[i];
+    if (Status status = check(requests[i]); !status.ok()) {
+      wanted[i].outcome.emplace(std::move(status));
+      metrics_.count_load(wanted[i].outcome->status().reason(), 0);
+    } else if (board(wanted[i])) {
+      ours.push_back(&wanted[i]);
+    } else {
+      metrics_.count_joined();
+    }
+  }
+  fetch(ours, terms, deadline);
+  for (Wanted& one : wanted) {
+    if (!one.outcome.has_value()) await(one, terms, deadline);
+  }
+  std::vector<Result<Embedding>> outcomes;
+  outcomes.reserve(wanted.size());
+  for (Wanted& one : wanted) outcomes.push_back(*std::move(one.outcome));
+  return outcomes;
+}
+
+Status Consumer::check(const LoadRequest& request) const {
+  if (pull_->closed()) return closed_load();
+  SL_TRY(check_mm_hash(request.mm_hash));
+  if (request.producers.empty()) {
+    return Status(Reason::kNotFound, fmt::format("nobody has published {}", request.mm_hash));
+  }
+  const EmbeddingInfo& info = request.producers.front().info;
+  SL_TRY(check_embedding(info));
+  if (request.into.empty() || request.into.size() == info.nbytes) return {};
+  return Status(Reason::kIncompatible,
+                fmt::format("{} bytes are there for {}, which has {}", request.into.size(),
+                            request.mm_hash, info.nbytes));
+}
+
+// Whether it is ours to load.
+bool Consumer::board(Wanted& wanted) {
+  if (!wanted.request->into.empty()) return true;
+  MutexLock lock(mutex_);
+  auto& flight = flights_[wanted.request->mm_hash];
+  wanted.is_ours = flight == nullptr;
+  if (wanted.is_ours) flight = std::make_shared<Flight>();
+  wanted.flight = flight;
+  return wanted.is_ours;
+}
+
+// Ours has an outcome: those who wait for it are told.
+void Consumer::land(Wanted& wanted) {
+  const Reason reason = wanted.outcome->status().reason();
+  metrics_.count_load(reason, wanted.outcome->ok() ? (*wanted.outcome)->info.nbytes : 0);
+  if (reason != Reason::kOk && reason != Reason::kCancelled && reason != Reason::kClosed) {
+    log(LogLevel::kWarning, "encoder cache consumer",
+        fmt::format("embedding {} was not loaded: {}", to_plain_text(wanted.request->mm_hash, 64),
+                    wanted.outcome->status().to_string()));
+  }
+  if (wanted.flight == nullptr) return;
+  {
+    MutexLock lock(mutex_);
+    flights_.erase(wanted.request->mm_hash);
+  }
+  MutexLock lock(wanted.flight->mutex);
+  wanted.flight->outcome = wanted.outcome;
+  wanted.flight->ended.notify_all();
+}
+
+void Consumer::fetch(std::span<Wanted* const> wanted, const LoadTerms& terms,
+                     const Deadline& deadline) {
+  std::vector<Wanted*> open(wanted.begin(), wanted.end());
+  while (!open.empty()) {
+    ask_round(open, terms, deadline);
+    std::vector<Wanted*> again;
+    for (Wanted* const one : open) {
+      const bool has_next = ++one->next_producer < one->request->producers.size();
+      if (!one->outcome->ok() && has_next && may_ask_next(one->outcome->status()) &&
+          !deadline.passed()) {
+        again.push_back(one);
+      } else {
+        land(*one);
+      }
+    }
+    open = std::move(again);
+  }
+}
+
+// Each from its next producer, all at once.
+void Consumer::ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms,
+                         const Deadline& deadline) {
+  std::vector<std::string> keys(wanted.size());
+  std::vector<pull::PullMetadata> places(wanted.size());
+  std::vector<pull::GetRequest> gets;
+  std::vector<Wanted*> asked;
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const LoadRequest& request = *wanted[i]->request;
+    const ProducerEntry& entry = request.producers[wanted[i]->next_producer];
+    auto place = place_of(*wanted[i]);
+    if (!place.ok()) {
+      wanted[i]->outcome.emplace(place.status());
+      continue;
+    }
+    places[i] = *std::move(place);
+    keys[i] = request.is_handed_on
+                  ? hand_on_key(options_.identity, request.mm_hash, entry.generation)
+                  : offer_key(options_.identity, request.mm_hash);
+    gets.push_back({.key = keys[i], .metadata = &places[i], .into = std::span(&request.into, 1)});
+    if (request.into.empty()) gets.back().into = {};
+    asked.push_back(wanted[i]);
+  }
+  if (gets.empty()) return;
+  auto got = pull_->get_many(
+      gets,
+      {.wait = Duration::zero(), .timeout = deadline.left(), .interrupted = terms.interrupted});
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const LoadRequest& request = *asked[i]->request;
+    const ProducerEntry& entry = request.producers[asked[i]->next_producer];
+    if (!got[i].ok()) {
+      Status status = got[i].status();
+      if (status.code() == Code::kNotFound && !request.is_handed_on) {
+        status =
+            explain_miss(Endpoint{gets[i].metadata->source_host, gets[i].metadata->source_port},
+                         status, deadline);
+      }
+      asked[i]->outcome.emplace(std::move(status));
+    } else if (got[i]->bytes != entry.info.nbytes) {
+      asked[i]->outcome.emplace(Status(
+          Reason::kIncompatible, fmt::format("{} has {} bytes at its producer, which published {}",
+                                             request.mm_hash, got[i]->bytes, entry.info.nbytes)));
+    } else {
+      asked[i]->outcome.emplace(Embedding{request.mm_hash, entry.info, entry.producer_zmq,
+                                          std::move(got[i]->piece), got[i]->times});
+    }
+  }
+}
+
+// Whatever is offered under the hash is the embedding: a later save of it will do.
+Result<pull::PullMetadata> Consumer::place_of(const Wanted& wanted) const {
+  const LoadRequest& request = *wanted.request;
+  const ProducerEntry& entry = request.producers[wanted.next_producer];
+  SL_ASSIGN(const Endpoint endpoint, endpoint_of(entry.producer_zmq));
+  if (entry.info != request.producers.front().info) {
+    return Status(Reason::kIncompatible,
+                  fmt::format("producers of {} do not agree on its shape", request.mm_hash));
+  }
+  pull::PullMetadata place;
+  place.source_host = endpoint.host;
+  place.source_port = endpoint.port;
+  return place;
+}
+
+// Somebody else loads it, or has given up: then we do.
+void Consumer::await(Wanted& wanted, const LoadTerms& terms, const Deadline& deadline) {
+  while (true) {
+    {
+      MutexLock lock(wanted.flight->mutex);
+      while (!wanted.flight->outcome.has_value() && !deadline.passed() &&
+             !(terms.interrupted != nullptr && terms.interrupted())) {
+        wanted.flight->ended.wait_until(wanted.flight->mutex,
+                                        Deadline::earlier(deadline, Deadline::in(kLookUp)));
+      }
+      wanted.outcome = wanted.flight->outcome;
+    }
+    if (!wanted.outcome.has_value()) {
+      wanted.outcome.emplace(deadline.passed()
+                                 ? Status(Reason::kTimedOut, fmt::format("{} is still on its way",
+                                                                         wanted.request->mm_hash))
+                                 : Status(Reason::kCancelled, "the load was interrupted"));
+      return;
+    }
+    const bool gave_up =
+        !wanted.outcome->ok() && (wanted.outcome->status().code() == Code::kCancelled ||
+                                  wanted.outcome->status().code() == Code::kTimedOut);
+    if (!gave_up || pull_->closed() || deadline.passed()) return;
+    wanted.outcome.reset();
+    if (board(wanted)) {
+      Wanted* const one = &wanted;
+      fetch(std::span(&one, 1), terms, deadline);
+      return;
+    }
+  }
+}
+
+// A producer of another identity keeps its embeddings under other keys.
+Status Consumer::explain_miss(const Endpoint& producer, const Status& miss,
+                              const Deadline& deadline) {
+  if (options_.identity.empty()) return miss;
+  pull::PullMetadata place;
+  place.source_host = producer.host;
+  place.source_port = producer.port;
+  const pull::GetRequest request{.key = kIdentityKey, .metadata = &place, .into = {}};
+  auto got =
+      pull_->get(request, {.wait = Duration::zero(),
+                           .timeout = std::min<Duration>(deadline.left(), kIdentityTime),
+                           .interrupted = {}});
+  if (!got.ok() || got->bytes > kMaxIdentityBytes) return miss;
+  const std::span<const std::byte> bytes = got->piece.bytes();
+  const std::string_view theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (theirs == options_.identity) return miss;
+  return Status(Reason::kIncompatible,
+                fmt::format("the producer at {} is `{}`, this consumer is `{}`",
+                            producer.to_string(), to_plain_text(theirs, 512), options_.identity));
+}
+
+Result<ProducerEntry> Consumer::hand_on(const Embedding& embedding, uint32_t readers) {
+  const pull::PutTerms terms{.readers = readers,
+                             .ttl = kHandOnTime,
+                             .timeout = Duration::zero(),
+                             .is_fast_path = true,
+                             .interrupted = {}};
+  const uint64_t turn = next_hand_on_.fetch_add(1);
+  const std::string key = hand_on_key(options_.identity, embedding.mm_hash, turn);
+  SL_ASSIGN([[maybe_unused]] const auto put, pull_->put_piece(key, embedding.piece, terms));
+  return ProducerEntry{embedding.info, zmq_address(), turn};
+}
+
+void Consumer::take_back(std::string_view mm_hash, uint64_t generation) {
+  (void)pull_->cleanup(hand_on_key(options_.identity, mm_hash, generation));
+}
+
+std::string Consumer::zmq_address() const {
+  const pull::ConnectionInfo info = pull_->connection_info();
+  return fmt::format("{}{}", kTcp, Endpoint{info.host, info.zmq_port}.to_string());
+}
+
+ConsumerUsage Consumer::usage() const {
+  const pull::PullHealth health = pull_->health();
+  ConsumerUsage usage{.pool_size = health.pool_size,
+                      .pool_used = health.pool_used,
+                      .in_flight = 0,
+                      .handed_on = health.offers};
+  MutexLock lock(mutex_);
+  usage.in_flight = flights_.size();
+  return usage;
+}
+
+std::string Consumer::metrics_text() const {
+  constexpr std::string_view kLabels = "role=\"consumer\"";
+  std::string out = metrics_.text(kLabels);
+  const ConsumerUsage usage = this->usage();
+  const auto gauge = [&](std::string_view name, std::string_view help, uint64_t value) {
+    pull::append_sample(out, name, help, "gauge", kLabels, static_cast<double>(value));
+  };
+  gauge("stagelink_ec_pool_bytes", "Memory for embeddings.", usage.pool_size);
+  gauge("stagelink_ec_pool_used_bytes", "Memory that embeddings take.", usage.pool_used);
+  gauge("stagelink_ec_loads_in_flight", "Hashes on their way.", usage.in_flight);
+  gauge("stagelink_ec_handed_on", "Embeddings that wait for the workers of this engine.",
+        usage.handed_on);
+  return out + pull_->metrics_text();
+}
+
+Status Consumer::close(Duration timeout) { return pull_->close(timeout); }
+
+}  // namespace stagelink::encoder_cache

@@ -1,0 +1,296 @@
+#include "connector/encoder_cache/consumer/fetcher.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "connector/pull/metrics.h"
+
+namespace stagelink::encoder_cache {
+namespace {
+
+constexpr size_t kQuick = 0;
+constexpr size_t kPatient = 1;
+constexpr size_t kLookAtOnce = 1024;
+constexpr size_t kLoadAtOnce = 64;
+// One waiting query; those that come meanwhile wait for the next.
+constexpr Duration kOneWait = std::chrono::milliseconds(500);
+constexpr Duration kAfterFailure = std::chrono::milliseconds(200);
+
+}  // namespace
+
+// One wanted hash.
+struct Fetcher::Item {
+  Item(std::string hash, const Deadline& look_by, const Deadline& load_by)
+      : mm_hash(std::move(hash)), look_until(look_by), until(load_by) {}
+  const std::string mm_hash;
+  const Deadline look_until;  // Until somebody has published it.
+  const Deadline until;       // For everything.
+  std::atomic<bool> dropped{false};
+
+  // Under the fetcher's mutex.
+  FetchState state = FetchState::kLooking;
+  Status why;
+  std::vector<ProducerEntry> producers;
+  ProducerEntry place;
+};
+
+Result<std::unique_ptr<Fetcher>> Fetcher::create(const CacheOptions& options, uint32_t readers) {
+  if (options.remote_registry_url.empty()) {
+    return Status(Reason::kInvalidArgument,
+                  "remote_registry_url: a consumer has to know where the registry is");
+  }
+  SL_ASSIGN(auto consumer, Consumer::create(options, /*may_hand_on=*/true));
+  std::unique_ptr<Fetcher> fetcher(new Fetcher(options, readers, std::move(consumer)));
+  SL_TRY(fetcher->start());
+  return fetcher;
+}
+
+Fetcher::Fetcher(const CacheOptions& options, uint32_t readers, std::unique_ptr<Consumer> consumer)
+    : options_(options), readers_(readers), consumer_(std::move(consumer)) {}
+
+Status Fetcher::start() {
+  for (auto& client : clients_) {
+    RegistryClientOptions registry;
+    registry.url = options_.remote_registry_url;
+    registry.secret_file = options_.secret_file;
+    SL_ASSIGN(client, RegistryClient::create(registry));
+  }
+  threads_.emplace_back([this] { look_up(/*is_patient=*/false); });
+  threads_.emplace_back([this] { look_up(/*is_patient=*/true); });
+  for (uint32_t i = 0; i < options_.load_threads; ++i) {
+    threads_.emplace_back([this] { load_queued(); });
+  }
+  return {};
+}
+
+Fetcher::~Fetcher() { close(); }
+
+void Fetcher::want(std::string_view mm_hash) {
+  {
+    MutexLock lock(mutex_);
+    if (items_.contains(std::string(mm_hash))) return;
+    auto item = std::make_shared<Item>(std::string(mm_hash), Deadline::in(options_.registry_wait),
+                                       Deadline::in(options_.pull_timeout));
+    Status status = check_mm_hash(mm_hash);
+    if (status.ok() && (items_.size() >= options_.max_entries || stopping_)) {
+      status = Status(Reason::kBusy, "too many embeddings are wanted at a time (max_entries)");
+    }
+    if (!status.ok()) {
+      // A table that is full remembers no more; who looks finds `unknown` and encodes.
+      if (items_.size() >= options_.max_entries || stopping_) return;
+      item->state = FetchState::kMissing;
+      item->why = std::move(status);
+      items_.emplace(mm_hash, std::move(item));
+      return;
+    }
+    items_.emplace(mm_hash, item);
+    to_look_[kQuick].push_back(std::move(item));
+  }
+  work_.notify_all();
+}
+
+FetchView Fetcher::look(std::string_view mm_hash) const {
+  MutexLock lock(mutex_);
+  const auto found = items_.find(std::string(mm_hash));
+  if (found == items_.end()) return {};
+  const Item& item = *found->second;
+  return {item.state, item.why, item.place};
+}
+
+void Fetcher::drop(std::string_view mm_hash) {
+  std::shared_ptr<Item> item;
+  bool is_ready = false;
+  {
+    MutexLock lock(mutex_);
+    const auto found = items_.find(std::string(mm_hash));
+    if (found == items_.end()) return;
+    item = std::move(found->second);
+    items_.erase(found);
+    item->dropped.store(true);
+    is_ready = item->state == FetchState::kReady;
+  }
+  if (is_ready) consumer_->take_back(mm_hash, item->place.generation);
+}
+
+void Fetcher::handed_on(std::string_view mm_hash) {
+  MutexLock lock(mutex_);
+  items_.erase(std::string(mm_hash));
+}
+
+FetcherUsage Fetcher::usage() const {
+  FetcherUsage usage;
+  MutexLock lock(mutex_);
+  usage.wanted = items_.size();
+  for (const auto& [hash, item] : items_) {
+    if (item->state == FetchState::kLooking) ++usage.looking;
+    if (item->state == FetchState::kLoading) ++usage.loading;
+    if (item->state == FetchState::kReady) ++usage.ready;
+  }
+  return usage;
+}
+
+std::string Fetcher::metrics_text() const {
+  std::string out = consumer_->metrics_text();
+  const FetcherUsage usage = this->usage();
+  pull::append_sample(out, "stagelink_ec_wanted", "Embeddings that requests wait for.", "gauge",
+                      "role=\"consumer\"", static_cast<double>(usage.wanted));
+  return out;
+}
+
+void Fetcher::close(Duration timeout) {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (const auto& [hash, item] : items_) item->dropped.store(true);
+    items_.clear();
+    to_look_[kQuick].clear();
+    to_look_[kPatient].clear();
+    to_load_.clear();
+  }
+  work_.notify_all();
+  for (auto& client : clients_) {
+    if (client != nullptr) client->interrupt();
+  }
+  (void)consumer_->close(timeout);
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+// --- At the registry ---
+
+void Fetcher::look_up(bool is_patient) {
+  ::pthread_setname_np(::pthread_self(), is_patient ? "sl-ec-wait" : "sl-ec-look");
+  RegistryClient& client = *clients_[is_patient ? kPatient : kQuick];
+  while (true) {
+    const Items items = take_to_look(is_patient);
+    if (items.empty()) return;
+    query(client, items, is_patient);
+  }
+}
+
+// Empty: it is over.
+Fetcher::Items Fetcher::take_to_look(bool is_patient) {
+  MutexLock lock(mutex_);
+  Items& queue = to_look_[is_patient ? kPatient : kQuick];
+  Items taken;
+  while (!stopping_ && taken.empty()) {
+    while (!stopping_ && queue.empty()) work_.wait(mutex_);
+    const size_t count = std::min(queue.size(), kLookAtOnce);
+    for (size_t i = 0; i < count; ++i) {
+      if (!queue[i]->dropped.load()) taken.push_back(std::move(queue[i]));
+    }
+    queue.erase(queue.begin(), queue.begin() + static_cast<ptrdiff_t>(count));
+  }
+  if (stopping_) taken.clear();
+  return taken;
+}
+
+void Fetcher::query(RegistryClient& client, const Items& items, bool is_patient) {
+  std::vector<std::string> hashes;
+  for (const auto& item : items) hashes.push_back(item->mm_hash);
+  const Duration wait = is_patient ? kOneWait : Duration::zero();
+  auto answer = client.query(hashes, Deadline::in(options_.registry_timeout + wait), wait);
+  if (!answer.ok()) {
+    log_failure("encoder cache registry", answer.status());
+    if (is_patient) {
+      MutexLock lock(mutex_);
+      if (!stopping_) work_.wait_until(mutex_, Deadline::in(kAfterFailure));
+    }
+    for (const auto& item : items) not_found(item, answer.status(), is_patient);
+    return;
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    auto& producers = (*answer)[i];
+    if (producers.empty()) {
+      not_found(items[i], Status(Reason::kNotFound, "nobody has published it"), is_patient);
+    } else {
+      found(items[i], std::move(producers));
+    }
+  }
+}
+
+void Fetcher::found(const std::shared_ptr<Item>& item, std::vector<ProducerEntry> producers) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_ || item->dropped.load()) return;
+    item->producers = std::move(producers);
+    item->state = FetchState::kLoading;
+    to_load_.push_back(item);
+  }
+  work_.notify_all();
+}
+
+void Fetcher::not_found(const std::shared_ptr<Item>& item, const Status& why, bool is_patient) {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_ || item->dropped.load()) return;
+    if (item->look_until.passed()) {
+      item->state = FetchState::kMissing;
+      item->why = why;
+      return;
+    }
+    to_look_[kPatient].push_back(item);
+  }
+  if (!is_patient) work_.notify_all();
+}
+
+// --- From the producers ---
+
+void Fetcher::load_queued() {
+  ::pthread_setname_np(::pthread_self(), "sl-ec-load");
+  while (true) {
+    Items items;
+    {
+      MutexLock lock(mutex_);
+      while (!stopping_ && to_load_.empty()) work_.wait(mutex_);
+      if (stopping_) return;
+      while (!to_load_.empty() && items.size() < kLoadAtOnce) {
+        items.push_back(std::move(to_load_.front()));
+        to_load_.pop_front();
+      }
+    }
+    load(items);
+  }
+}
+
+void Fetcher::load(const Items& items) {
+  std::vector<LoadRequest> requests;
+  Deadline deadline = items.front()->until;
+  for (const auto& item : items) {
+    deadline = Deadline::earlier(deadline, item->until);
+    requests.push_back({item->mm_hash, item->producers, {}});
+  }
+  // What others still want goes on; once nobody wants any of it, it ends.
+  const auto nobody_wants = [&items] {
+    return std::all_of(items.begin(), items.end(),
+                       [](const auto& item) { return item->dropped.load(); });
+  };
+  auto outcomes = consumer_->load(requests, {deadline.left(), nobody_wants});
+  for (size_t i = 0; i < items.size(); ++i) finish(*items[i], std::move(outcomes[i]));
+}
+
+void Fetcher::finish(Item& item, Result<Embedding> outcome) {
+  Result<ProducerEntry> place = outcome.ok() ? consumer_->hand_on(*outcome, readers_)
+                                             : Result<ProducerEntry>(outcome.status());
+  {
+    MutexLock lock(mutex_);
+    if (!item.dropped.load()) {
+      item.state = place.ok() ? FetchState::kReady : FetchState::kMissing;
+      if (place.ok()) {
+        item.place = *place;
+      } else {
+        item.why = place.status();
+      }
+      return;
+    }
+  }
+  if (place.ok()) consumer_->take_back(item.mm_hash, place->generation);
+}
+
+}  // namespace stagelink::encoder_cache
