@@ -19,6 +19,7 @@ using AddCommand = void (*)(CLI::App& app, int& exit_code);
 void add_bench_command(CLI::App& app, int& exit_code);
 void add_config_command(CLI::App& app, int& exit_code);
 void add_demo_command(CLI::App& app, int& exit_code);
+void add_doctor_command(CLI::App& app, int& exit_code);
 void add_proxy_command(CLI::App& app, int& exit_code);
 void add_replay_command(CLI::App& app, int& exit_code);
 void add_replay_rank_command(CLI::App& app, int& exit_code);  // Hidden: a process of `replay`.
@@ -28,6 +29,7 @@ inline constexpr std::initializer_list<AddCommand> kCommands = {
     add_bench_command,
     add_config_command,
     add_demo_command,
+    add_doctor_command,
     add_proxy_command,
     add_replay_command,
     add_replay_rank_command,

@@ -1,0 +1,241 @@
+#include "cli/doctor/subject.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "cli/config_check/pipeline_check.h"
+#include "config/engine_config.h"
+#include "connector/omni_config/connector_names.h"
+#include "connector/omni_config/ports.h"
+#include "connector/omni_config/transfer_config.h"
+#include "connector/omni_config/variables.h"
+#include "connector/store/options.h"
+#include "store/shm/arena_file.h"
+
+namespace stagelink::cli::doctor {
+namespace {
+
+using config::ConfigNode;
+
+// A scalar of `extra`, its variable replaced; empty: not there.
+std::string text_of(const ConfigNode& extra, std::string_view key) {
+  const config::ConfigEntry* const entry = extra.find(key);
+  if (entry == nullptr || entry->value.kind != ConfigNode::Kind::kScalar) return {};
+  if (entry->value.is_null()) return {};
+  auto text = omni::expand_variable(entry->value.text);
+  return text.ok() ? *text : std::string();
+}
+
+std::string first_text(const ConfigNode& extra, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    if (std::string text = text_of(extra, key); !text.empty()) return text;
+  }
+  return {};
+}
+
+std::string edge_name(const omni::Edge& edge) {
+  return fmt::format("edge {}->{} ({})", edge.from, edge.to, edge.connector.name);
+}
+
+// Turns the part of a pipeline that was asked for into a subject.
+class PipelineReader {
+ public:
+  PipelineReader(const omni::OmniTransferConfig& config, const SubjectRequest& request,
+                 Subject& out)
+      : config_(config), request_(request), out_(out) {}
+
+  Status read() {
+    SL_TRY(check_stage());
+    SL_ASSIGN(const auto ports, omni::port_plan(config_));
+    for (const omni::PortUse& use : ports) add_listener(use);
+    for (const omni::Edge& edge : config_.edges) {
+      if (!concerns(edge)) continue;
+      if (omni::is_transfer_engine(edge.connector.name)) SL_TRY(add_transfer_engine(edge));
+      if (omni::is_store_connector(edge.connector.name)) SL_TRY(add_store(edge));
+    }
+    return {};
+  }
+
+ private:
+  Status check_stage() const {
+    if (request_.stage.empty()) return {};
+    std::vector<std::string> known;
+    for (const omni::Stage& stage : config_.stages) {
+      if (stage.id == request_.stage) return {};
+      known.push_back(stage.id);
+    }
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("--stage {}: the pipeline has the stages {}", request_.stage,
+                              fmt::join(known, ", ")));
+  }
+
+  bool concerns(const omni::Edge& edge) const {
+    return request_.stage.empty() || edge.from == request_.stage || edge.to == request_.stage;
+  }
+
+  void add_listener(const omni::PortUse& use) {
+    const omni::Edge& edge = config_.edges[use.edge];
+    if (!request_.stage.empty() && edge.from != request_.stage) return;
+    if (request_.rank.has_value() && use.place.local_rank != *request_.rank) return;
+    const ConfigNode& extra = edge.connector.extra;
+    ListenPlace place;
+    place.who = omni::port_user(config_, use);
+    place.host = first_text(extra, {"host"});
+    if (place.host.empty()) place.host = "auto";
+    place.interface = first_text(extra, {"interface"});
+    place.advertise = first_text(extra, {"advertise_host"});
+    place.port = use.port;
+    out_.listens.push_back(std::move(place));
+  }
+
+  Status add_transfer_engine(const omni::Edge& edge) {
+    const ConfigNode& extra = edge.connector.extra;
+    SL_TRY(add_pool(edge));
+    if (text_of(extra, "protocol") == "ascend") {
+      std::string device = text_of(extra, "memory_pool_device");
+      out_.ascend.push_back({edge_name(edge), device.empty() ? "npu" : device});
+    }
+    if (request_.stage.empty() || edge.to == request_.stage) SL_TRY(add_senders(edge));
+    return {};
+  }
+
+  Status add_pool(const omni::Edge& edge) {
+    const ConfigNode& extra = edge.connector.extra;
+    const std::string size = text_of(extra, "memory_pool_size");
+    if (size.empty() || text_of(extra, "memory_pool_device") == "npu") return {};
+    const auto bytes = parse_bytes(size);
+    if (!bytes.ok()) {
+      return Status(
+          bytes.status().reason(),
+          fmt::format("{}: memory_pool_size: {}", edge_name(edge), bytes.status().message()));
+    }
+    out_.memory.push_back({"pool of " + edge_name(edge), *bytes, {}});
+    return {};
+  }
+
+  // Where a receiver finds its senders, if the configuration says so.
+  Status add_senders(const omni::Edge& edge) {
+    const ConfigNode& extra = edge.connector.extra;
+    const std::string host = text_of(extra, "sender_host");
+    if (host.empty() || host == "auto") return {};
+    const omni::Stage* from = nullptr;
+    for (const omni::Stage& stage : config_.stages) {
+      if (stage.id == edge.from) from = &stage;
+    }
+    if (from == nullptr) return {};
+    SL_ASSIGN(const int64_t base, omni::base_port(extra));
+    const std::string stated = text_of(extra, "sender_zmq_port");
+    const auto purpose =
+        from->sends_kv ? omni::PortPurpose::kKvTransfer : omni::PortPurpose::kRequestForwarding;
+    for (int64_t rank = 0; rank < from->tensor_parallel; ++rank) {
+      if (request_.rank.has_value() && rank != *request_.rank) continue;
+      uint16_t port = 0;
+      if (!stated.empty()) {
+        SL_ASSIGN(const Endpoint endpoint, parse_endpoint("any:" + stated));
+        port = endpoint.port;
+      } else {
+        SL_ASSIGN(const int64_t stage_id, parse_integer(from->id));
+        SL_ASSIGN(port, omni::connector_port(base, {purpose, stage_id, rank, 0}));
+      }
+      out_.peers.push_back({fmt::format("sender of {}, rank {}", edge_name(edge), rank),
+                            {host, port},
+                            Speaks::kZmq});
+      if (!stated.empty()) break;  // One port for all ranks.
+    }
+    return {};
+  }
+
+  Status add_store(const omni::Edge& edge) {
+    SL_ASSIGN(const auto options, store_connector::load_connector_options(edge.connector.extra));
+    const StoreOptions& store = options.store;
+    if (store.backend == StoreBackend::kShm) {
+      MemoryNeed need{"arena of " + edge_name(edge), store.arena.capacity,
+                      store::shm::arena_path(store.arena)};
+      // Edges that meet in one arena take its memory once.
+      const bool known = std::ranges::any_of(
+          out_.memory, [&need](const MemoryNeed& other) { return other.file == need.file; });
+      if (!known) out_.memory.push_back(std::move(need));
+      return {};
+    }
+    out_.peers.push_back({"Yuanrong worker of " + edge_name(edge),
+                          {store.yuanrong.host, store.yuanrong.port},
+                          Speaks::kOther});
+    if (!store.yuanrong.etcd_address.empty()) {
+      SL_ASSIGN(Endpoint etcd, parse_endpoint(store.yuanrong.etcd_address));
+      out_.peers.push_back({"etcd of " + edge_name(edge), std::move(etcd), Speaks::kOther});
+    }
+    return {};
+  }
+
+  const omni::OmniTransferConfig& config_;
+  const SubjectRequest& request_;
+  Subject& out_;
+};
+
+Status read_pipeline(const SubjectRequest& request, Subject& out) {
+  SL_ASSIGN(const auto pipeline, omni::load_omni_transfer_config(request.file, request.platform));
+  out.name = "the pipeline " + request.file;
+  if (!request.stage.empty()) out.name += ", stage " + request.stage;
+  if (request.rank.has_value()) out.name += fmt::format(", rank {}", *request.rank);
+  return PipelineReader(pipeline, request, out).read();
+}
+
+void add_engine(Subject& out) {
+  ListenPlace place;
+  place.who = "option bind";
+  place.interface = out.engine.interface;
+  place.advertise = out.engine.advertise;
+  if (out.engine.bind == "auto") {
+    place.host = "auto";
+  } else if (auto bind = parse_endpoint(out.engine.bind); bind.ok()) {
+    place.host = bind->host;
+    place.port = bind->port;
+  }
+  out.listens.push_back(std::move(place));
+}
+
+Status add_peers(const SubjectRequest& request, Subject& out) {
+  for (const std::string& text : request.peers) {
+    auto endpoint = parse_endpoint(text);
+    if (!endpoint.ok()) {
+      return Status(endpoint.status().reason(),
+                    "--peer: " + std::string(endpoint.status().message()));
+    }
+    if (endpoint->port == 0 || endpoint->wildcard()) {
+      return Status(Reason::kInvalidArgument,
+                    fmt::format("--peer {}: that is no address to connect to", text));
+    }
+    out.peers.push_back({"--peer", *std::move(endpoint), Speaks::kAnything});
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Subject> load_subject(const SubjectRequest& request) {
+  Subject out;
+  bool pipeline = false;
+  if (!request.file.empty()) {
+    SL_ASSIGN(const ConfigNode root, config::read_config_file(request.file));
+    pipeline = is_pipeline(root);
+  }
+  if (!pipeline && (!request.stage.empty() || request.rank.has_value())) {
+    return Status(Reason::kInvalidArgument,
+                  "--stage and --rank choose a part of a pipeline: name its file");
+  }
+  config::ConfigSources sources{pipeline ? std::string() : request.file, true, request.options};
+  SL_ASSIGN(out.engine, config::load_engine_options(sources));
+  if (pipeline) {
+    SL_TRY(read_pipeline(request, out));
+  } else {
+    if (!request.file.empty()) out.name = "the engine of " + request.file;
+    add_engine(out);
+  }
+  SL_TRY(add_peers(request, out));
+  return out;
+}
+
+}  // namespace stagelink::cli::doctor
