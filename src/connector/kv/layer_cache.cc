@@ -78,6 +78,12 @@ LayerPlanes planes_of_rows(const StridedTensor& layer) {
 
 }  // namespace
 
+Result<size_t> block_axis(const StridedTensor& layer, const LayerReading& reading) {
+  if (reading.mla) return size_t{0};
+  SL_ASSIGN(const Layout layout, layout_of(layer, reading));
+  return size_t{layout == Layout::kKvFirst ? 1U : 0U};
+}
+
 Result<LayerPlanes> planes_of(const StridedTensor& layer, const LayerReading& reading) {
   if (reading.block_size == 0) return bad_layer(layer, "block_size is 0");
   if (reading.mla) {

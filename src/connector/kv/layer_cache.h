@@ -38,6 +38,9 @@ struct LayerReading {
   block_layout::Layout layout = block_layout::Layout::kAuto;
 };
 
+// Which axis of the tensor counts blocks. Errors as below.
+Result<size_t> block_axis(const StridedTensor& layer, const LayerReading& reading);
+
 // Errors: invalid_argument names the shape, and what it could be.
 Result<LayerPlanes> planes_of(const StridedTensor& layer, const LayerReading& reading);
 // Of a pair that lies apart, each [blocks, tokens, heads, ...].

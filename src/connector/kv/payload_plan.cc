@@ -48,7 +48,8 @@ Result<std::span<const int64_t>> blocks_of(const PayloadRequest& request, const 
         fmt::format("request {}: seq_len {} needs {} blocks of {} tokens, there are {}",
                     request.request_id, request.seq_len, wanted, tokens, request.block_ids.size()));
   }
-  const auto used = request.block_ids.first(wanted);
+  const auto ids = request.positions.empty() ? request.block_ids : request.positions;
+  const auto used = ids.first(wanted);
   for (const int64_t id : used) {
     if (id >= 0 && id < plane.shape[0]) continue;
     return bad_request(fmt::format("request {}: block {} is not one of the {} of {}",
@@ -71,6 +72,10 @@ Result<PayloadPlan> PayloadPlan::create(std::span<const LayerPlanes> layers,
     return bad_request(fmt::format("request {}: {} blocks, the limit is {}", request.request_id,
                                    request.block_ids.size(), kMaxBlockIds),
                        Reason::kTooLarge);
+  }
+  if (!request.positions.empty() && request.positions.size() != request.block_ids.size()) {
+    return bad_request(fmt::format("request {}: {} positions of {} blocks", request.request_id,
+                                   request.positions.size(), request.block_ids.size()));
   }
   if (request.align != 1 && request.align != kTensorAlign) {
     return bad_request(fmt::format("align is {}, expected 1 or {}", request.align, kTensorAlign));

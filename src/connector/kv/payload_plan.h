@@ -22,6 +22,8 @@ struct PayloadRequest {
   std::string_view metadata = "{}";  // A JSON object.
   HeadShare heads;                   // Of the heads that the layers have.
   uint32_t align = kTensorAlign;     // 1: byte for byte as vLLM-Omni writes it.
+  // Where each block lies in the layers; empty: at its id. For copies of some blocks.
+  std::span<const int64_t> positions;
 };
 
 // The payload of one request, ready to be written: its header, and where each tensor's bytes lie in

@@ -252,6 +252,23 @@ TEST(KvPlanTest, APayloadMayBeWrittenInPieces) {
   EXPECT_EQ(plan->write(std::as_writable_bytes(std::span(first))).reason(), Reason::kOutOfBounds);
 }
 
+TEST(KvPlanTest, CopiesOfSomeBlocksAreSentUnderTheirIds) {
+  const Cache cache(6);
+  const std::vector<LayerPlanes> layers = {layer_of(cache.tensor())};
+  const std::vector<int64_t> there = {4, 1};
+  const std::vector<int64_t> ids = {400, 100};
+  PayloadRequest request{"r", ids, 8};
+  request.positions = there;
+  auto plan = PayloadPlan::create(layers, request);
+  ASSERT_TRUE(plan.ok()) << plan.status().to_string();
+  const std::string payload = written(*plan);
+  EXPECT_EQ(decode(payload)->block_ids, ids);
+  auto direct = PayloadPlan::create(layers, {"r", there, 8});
+  EXPECT_EQ(payload.substr(plan->data_offset()), written(*direct).substr(direct->data_offset()));
+  request.positions = std::span(there).first(1);
+  EXPECT_EQ(PayloadPlan::create(layers, request).status().reason(), Reason::kOutOfBounds);
+}
+
 TEST(KvPlanTest, WhatCannotBeSentIsNamed) {
   const Cache cache(6);
   const std::vector<LayerPlanes> layers = {layer_of(cache.tensor())};
