@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "base/deadline.h"
