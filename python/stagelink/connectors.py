@@ -7,8 +7,11 @@ A stage puts an object under an id, the next stage gets it::
     ...
     data, size = connector.get("0", "1", "request-7")   # or None: not there yet
 
-Nothing else need pass between them: both make the key ``{id}:{from_stage}_{to_stage}``. vLLM-Omni
-need not be installed; ``stagelink.vllm_omni`` gives these classes to it if it is.
+Nothing else need pass between them: both make the key ``{id}:{from_stage}_{to_stage}``. That is
+:class:`YuanrongConnector`, which passes through a store. :class:`YuanrongTransferEngineConnector`
+pulls from the sender's memory, and its receiver has to know where the sender is.
+
+vLLM-Omni need not be installed; ``stagelink.vllm_omni`` gives these classes to it if it is.
 """
 
 from __future__ import annotations
@@ -21,8 +24,16 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _core, serializer
-from .errors import Error, InvalidArgument, InvalidState, NotFound
-from .omni_config import ConnectorSpec, OmniTransferConfig, load_omni_transfer_config
+from .contract import ConnectorClosed
+from .errors import Error, InvalidArgument, NotFound
+from .omni_config import (
+    ConnectorPurpose,
+    ConnectorSpec,
+    OmniTransferConfig,
+    load_omni_transfer_config,
+    resolve_connector_spec,
+)
+from .pull import YuanrongTransferEngineConnector
 
 __all__ = [
     "ConnectorClosed",
@@ -30,6 +41,7 @@ __all__ = [
     "DatasystemMissing",
     "OmniTransferConfig",
     "YuanrongConnector",
+    "YuanrongTransferEngineConnector",
     "create_connector",
     "create_connectors",
     "load_omni_transfer_config",
@@ -45,10 +57,6 @@ _TRANSPORT_CODES = frozenset({"unreachable", "peer_lost", "incompatible", "busy"
 
 class DatasystemMissing(NotFound, ImportError):
     """The package of the Yuanrong Datasystem is not installed; the message has the command."""
-
-
-class ConnectorClosed(InvalidState, RuntimeError):
-    """The connector was closed before the call."""
 
 
 class YuanrongConnector:
@@ -295,13 +303,17 @@ class YuanrongConnector:
         }
 
 
-_CONNECTORS: dict[str, Callable[[Mapping[str, Any]], YuanrongConnector]] = {
+Connector = YuanrongConnector | YuanrongTransferEngineConnector
+
+_CONNECTORS: dict[str, Callable[[Mapping[str, Any]], Connector]] = {
     "YuanrongConnector": YuanrongConnector,
     "StagelinkStoreConnector": YuanrongConnector,
+    "YuanrongTransferEngineConnector": YuanrongTransferEngineConnector,
+    "StagelinkPullConnector": YuanrongTransferEngineConnector,
 }
 
 
-def create_connector(spec: ConnectorSpec) -> YuanrongConnector:
+def create_connector(spec: ConnectorSpec) -> Connector:
     """Return the connector of a specification, by its name."""
     kind = _CONNECTORS.get(spec.name)
     if kind is None:
@@ -312,19 +324,60 @@ def create_connector(spec: ConnectorSpec) -> YuanrongConnector:
 
 
 def create_connectors(
-    config: OmniTransferConfig | None, stage_id: str | int
-) -> dict[tuple[str, str], YuanrongConnector]:
-    """Return a connector for every edge that a stage is an end of; none if they are disabled."""
-    found: dict[tuple[str, str], YuanrongConnector] = {}
+    config: OmniTransferConfig | None,
+    stage_id: str | int,
+    *,
+    purpose: ConnectorPurpose = "request_forwarding",
+    local_rank: int | None = None,
+    replica_id: int = 0,
+) -> dict[tuple[str, str], Connector]:
+    """Return a connector for every edge that a stage is an end of; none if they are disabled.
+
+    Connectors that pull get the role of the stage on the edge and the port of this rank. Edges that
+    a stage sends on by the same connector share one, which listens once. ``local_rank`` may be left
+    out where the sending stage has one rank.
+    """
+    found: dict[tuple[str, str], Connector] = {}
     if config is None or not config.enabled:
         return found
     for edge, spec in config.connectors.items():
         if str(stage_id) not in edge:
             continue
-        bounds = config.bounds.get(edge)
         extra = {**spec.extra, "stage_id": int(stage_id)}
-        if bounds is not None:
+        bounds = config.bounds.get(edge)
+        if _CONNECTORS.get(spec.name) is YuanrongTransferEngineConnector:
+            rank = _rank_on(config, edge, local_rank)
+            role = "sender" if edge[0] == str(stage_id) else "receiver"
+            for other, made in found.items():
+                if role == "sender" and other[0] == edge[0] and config.connectors[other] == spec:
+                    found[edge] = made
+            if edge in found:
+                continue
+            extra["from_stage"], extra["to_stage"] = int(edge[0]), int(edge[1])
+            resolved = resolve_connector_spec(
+                ConnectorSpec(spec.name, extra),
+                stage_id=int(stage_id),
+                role=role,
+                purpose=purpose,
+                local_rank=rank,
+                replica_id=replica_id,
+            )
+            extra = resolved.extra
+        elif bounds is not None:
             extra.setdefault("window_size", bounds.window_size)
             extra.setdefault("max_inflight", bounds.max_inflight)
         found[edge] = create_connector(ConnectorSpec(spec.name, extra))
     return found
+
+
+def _rank_on(config: OmniTransferConfig, edge: tuple[str, str], rank: int | None) -> int:
+    """The rank of this process; it is never guessed where the sender of an edge has several."""
+    if rank is not None:
+        return rank
+    ranks = {port.rank for port in config.ports if str(port.from_stage) == edge[0]}
+    if len(ranks) > 1:
+        raise InvalidArgument(
+            f"edge {edge[0]}->{edge[1]}: stage {edge[0]} has {len(ranks)} ranks, each with a port "
+            "of its own; say which one this is (local_rank)"
+        )
+    return 0

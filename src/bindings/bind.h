@@ -25,6 +25,7 @@ void bind_moriio_wrapper(nanobind::module_& m);
 void bind_moriio_writer(nanobind::module_& m);
 void bind_omni_config(nanobind::module_& m);
 void bind_store_connector(nanobind::module_& m);
+void bind_pull_connector(nanobind::module_& m);
 void bind_serializer(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

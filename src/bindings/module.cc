@@ -32,4 +32,5 @@ NB_MODULE(_core, m) {
   bind_omni_config(m);
   bind_store_connector(m);
   bind_serializer(m);
+  bind_pull_connector(m);
 }

@@ -1,0 +1,456 @@
+"""The class that pipelines name: payloads stay with their sender until a receiver pulls them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from .. import _core, serializer
+from ..contract import ConnectorClosed
+from ..errors import Error, InvalidArgument, InvalidState
+from .ascend import AscendPlane
+from .buffer import ManagedBuffer
+
+__all__ = ["SenderUnknown", "YuanrongTransferEngineConnector"]
+
+_Self = TypeVar("_Self", bound="YuanrongTransferEngineConnector")
+_Pulled = tuple[Any, int]
+
+# Hosts that stand for "find out".
+_UNKNOWN_HOSTS = frozenset({"", "auto", "*", "0.0.0.0", "::"})
+# A get that gave nothing for one of these has nothing to complain of.
+_NOT_YET = frozenset({"not_found", "timed_out"})
+_NO_FORM = (TypeError, ValueError, NotImplementedError, RecursionError, BufferError, Error)
+
+
+class SenderUnknown(InvalidState, RuntimeError):
+    """A get without metadata, before anybody has said where the sender is."""
+
+
+class YuanrongTransferEngineConnector:
+    """Hands objects from stage to stage without a store between them.
+
+    A sender keeps what it puts in its pool; a receiver claims it there, reads it into its own and
+    releases it. Whoever has claimed a payload reads the bytes that were put, whatever the sender
+    does meanwhile, or gets None and a cause in the log. docs/connectors/pull.md lists the options.
+
+    All methods may be called from any thread at the same time, ``close`` too, which ends what
+    waits.
+    """
+
+    supports_raw_data = True
+    _logger = logging.getLogger("stagelink.pull")
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Bind the ports and reserve the pool. Raises what is wrong, by name."""
+        self._core: _core.PullConnector | None = None
+        self._plane: AscendPlane | None = None
+        self._sender_host: str | None = None
+        self._sender_zmq_port: int | None = None
+        self._sender_ranks: dict[int, tuple[str, int]] = {}
+        self._refused = 0
+        self.can_put = False
+        self.stage_id = -1
+        self.config: dict[str, Any] = {
+            key: os.path.expandvars(value) if isinstance(value, str) else value
+            for key, value in config.items()
+        }
+        extra = json.dumps(self.config, default=str)
+        options, notes = _core.pull_connector_options(extra)
+        for note in notes:
+            self._logger.warning("YuanrongTransferEngineConnector: %s", note)
+        self.protocol: str = options["protocol"]
+        self.pool_device: str = options["pool_device"]
+        self.stage_id = options["stage_id"]
+        self._wire: serializer.Wire = "compat" if options["compat_030"] else "fast"
+        self._checksum: bool = options["checksum"] and not options["compat_030"]
+        if self.protocol == "ascend":
+            self._plane = AscendPlane(options)
+        try:
+            self._core = _core.PullConnector(extra, self._plane)
+        except BaseException:
+            self._close_plane()
+            raise
+        self.can_put = options["can_put"]
+        health = self._core.health()
+        self.host: str = health["host"]
+        self.zmq_port: int = health["zmq_port"]
+        self.rpc_port: int = health["rpc_port"]
+        self.update_sender_info(options["sender_host"], options["sender_zmq_port"])
+        self._logger.info(
+            "YuanrongTransferEngineConnector initialized at %s:%s (protocol=%s, device=%s)",
+            self.host,
+            self.rpc_port,
+            self.protocol,
+            self.pool_device,
+        )
+
+    # Sending.
+
+    def put(
+        self,
+        from_stage: str,
+        to_stage: str,
+        put_key: str,
+        data: Any,
+        *,
+        readers: int = 1,
+        ttl: _core.Timeout | None = None,
+    ) -> tuple[bool, int, dict[str, Any] | None]:
+        """Offer a payload to a stage: ``(True, its bytes, metadata)``.
+
+        ``(False, 0, None)``: it was not put; the log says why. Bytes and tensors are offered as
+        they are, a buffer of :meth:`allocate` without a copy, any other object by the serializer.
+        A payload goes when ``readers`` have read it (0: any number), or by its time, ``ttl``.
+        A payload of the same key is replaced.
+        """
+        core = self._open("put")
+        key = self._make_key(put_key, from_stage, to_stage)
+        try:
+            _, _, metadata = self._offer(core, key, data, readers, ttl)
+        except _NO_FORM as error:
+            self._refused += 1
+            self._logger.error("transfer_engine put failed for %s: %s", key, error)
+            return False, 0, None
+        if metadata is None:
+            return False, 0, None
+        return True, metadata["data_size"], metadata
+
+    def allocate(self, size: int, timeout: _core.Timeout | None = None) -> ManagedBuffer | None:
+        """Memory of the pool to be filled and put; None: there was no space in time."""
+        _, _, buffer = self._open("allocate").allocate(size, timeout)
+        return None if buffer is None else ManagedBuffer(buffer, self._plane)
+
+    def cleanup(
+        self, request_id: str, from_stage: str | None = None, to_stage: str | None = None
+    ) -> None:
+        """Take back what was put under a key, ``{id}@{from}_{to}``, or an id and both stages.
+
+        Whoever reads it at the moment reads it to the end. Raises ``ValueError`` for one stage
+        without the other.
+        """
+        if (from_stage is None) != (to_stage is None):
+            raise InvalidArgument(
+                "cleanup() requires both from_stage and to_stage, or neither. "
+                f"Got from_stage={from_stage!r}, to_stage={to_stage!r}"
+            )
+        core = self._core
+        if core is None or core.closed:
+            return
+        if from_stage is not None and to_stage is not None:
+            request_id = self._make_key(request_id, from_stage, to_stage)
+        core.cleanup(str(request_id))
+
+    def reap_consumed(self) -> None:
+        """Do nothing: what has been read is given back as it is released."""
+
+    # Receiving.
+
+    def get(
+        self,
+        from_stage: str,
+        to_stage: str,
+        get_key: str,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> _Pulled | None:
+        """Pull a payload: ``(data, its bytes)``; None: it is not there, or could not be had.
+
+        ``metadata`` is what ``put`` gave, or only ``source_host`` and ``source_port``, or None for
+        the sender of :meth:`update_sender_info`. Raw payloads come as :class:`ManagedBuffer`, which
+        is yours to release; others as the object that was put.
+        """
+        return self._get(self._make_key(get_key, from_stage, to_stage), metadata, 0.0, None)
+
+    def get_with_deadline(
+        self,
+        from_stage: str,
+        to_stage: str,
+        get_key: str,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        deadline: float,
+    ) -> _Pulled | None:
+        """Do as :meth:`get`, but wait for the put until ``deadline``, a ``time.monotonic()``.
+
+        The sender answers when the payload is there: nothing is asked twice.
+        """
+        left = max(0.0, deadline - time.monotonic())
+        return self._get(self._make_key(get_key, from_stage, to_stage), metadata, left, left)
+
+    def get_many(
+        self,
+        from_stage: str,
+        to_stage: str,
+        get_keys: Sequence[str],
+        metadata: Sequence[Mapping[str, Any] | None] | None = None,
+        *,
+        deadline: float,
+    ) -> list[_Pulled | None]:
+        """Pull several payloads at once, from any number of senders: one answer for each key."""
+        core = self._open("get")
+        keys = [self._make_key(key, from_stage, to_stage) for key in get_keys]
+        places = [None] * len(keys) if metadata is None else list(metadata)
+        left = max(0.0, deadline - time.monotonic())
+        found = core.get_many(keys, places, left, left)
+        return [
+            self._result(key, place, outcome)
+            for key, place, outcome in zip(keys, places, found, strict=True)
+        ]
+
+    def abandon_get(self, get_key: str) -> None:
+        """Do nothing: a get that has returned has left nothing behind."""
+
+    # Where the senders are.
+
+    @property
+    def sender_host(self) -> str | None:
+        """The host of the sender that gets without metadata ask."""
+        return self._sender_host
+
+    @sender_host.setter
+    def sender_host(self, host: str | None) -> None:
+        self.update_sender_info(host, self._sender_zmq_port)
+
+    @property
+    def sender_zmq_port(self) -> int | None:
+        """The port of that sender."""
+        return self._sender_zmq_port
+
+    @sender_zmq_port.setter
+    def sender_zmq_port(self, port: int | None) -> None:
+        self.update_sender_info(self._sender_host, port)
+
+    def update_sender_info(
+        self,
+        sender_host: str | None,
+        sender_zmq_port: int | None,
+        sender_rank: int | None = None,
+    ) -> None:
+        """Say where gets without metadata ask from now on; with a rank, where that rank is."""
+        port = None if not sender_zmq_port else int(sender_zmq_port)
+        if sender_rank is not None:
+            if not sender_host or port is None:
+                raise InvalidArgument(f"the sender of rank {sender_rank} needs a host and a port")
+            self._sender_ranks[int(sender_rank)] = (sender_host, port)
+            return
+        self._sender_host, self._sender_zmq_port = sender_host or None, port
+        if self._core is not None and self._sender_known():
+            self._core.update_sender(str(self._sender_host), port)
+
+    def sender_metadata(self, sender_rank: int) -> dict[str, Any]:
+        """Return the metadata, for ``get``, of a sender that was named by its rank."""
+        place = self._sender_ranks.get(sender_rank)
+        if place is None:
+            raise SenderUnknown(
+                f"nobody has said where rank {sender_rank} of the sender is; known are "
+                f"{sorted(self._sender_ranks)}. Call update_sender_info(host, port, sender_rank)."
+            )
+        return {"source_host": place[0], "source_port": place[1]}
+
+    def get_connection_info(self) -> dict[str, Any]:
+        """Return where this connector is reached."""
+        return {
+            "host": self.host,
+            "zmq_port": self.zmq_port,
+            "rpc_port": self.rpc_port,
+            "can_put": self.can_put,
+        }
+
+    # State.
+
+    def health(self) -> dict[str, Any]:
+        """Return ``status`` (healthy, unhealthy) and the counters; see docs/connectors/pull.md."""
+        core = self._core
+        if core is None or core.closed:
+            return {"status": "unhealthy", "error": "Connector is closed"}
+        found = {"status": "healthy", **core.health()}
+        found.update(protocol=self.protocol, pool_device=self.pool_device)
+        found["errors"] += self._refused
+        return found
+
+    def metrics_text(self) -> str:
+        """Counters and histograms as Prometheus text: of the connector and of its engine."""
+        return "" if self._core is None else self._core.metrics_text()
+
+    def close(self, timeout: _core.Timeout = 5) -> None:
+        """Take back all payloads, wait for those who read them, end what waits. Idempotent."""
+        core = getattr(self, "_core", None)
+        if core is None:
+            return
+        self._core = None  # It ends with the last call that is still in it.
+        try:
+            core.close(timeout)
+        except Error as error:
+            self._logger.warning("YuanrongTransferEngineConnector: closing: %s", error)
+        self._close_plane()
+
+    def __enter__(self: _Self) -> _Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    @staticmethod
+    def serialize_obj(obj: Any) -> bytes:
+        """Return an object as bytes, as vLLM-Omni's serializer writes it."""
+        return serializer.encode(obj)
+
+    @staticmethod
+    def deserialize_obj(data: Any) -> Any:
+        """Return the object of such bytes."""
+        return serializer.decode(data, copy=True)
+
+    @staticmethod
+    def _make_key(key: str, from_stage: str, to_stage: str, separator: str = "@") -> str:
+        return f"{key}{separator}{from_stage}_{to_stage}"
+
+    def _open(self, call: str) -> _core.PullConnector:
+        core = self._core
+        if core is None or core.closed:
+            raise ConnectorClosed(
+                f"Cannot {call} data: YuanrongTransferEngineConnector is closed", "closed"
+            )
+        return core
+
+    def _close_plane(self) -> None:
+        plane, self._plane = self._plane, None
+        if plane is not None:
+            plane.close()
+
+    def _offer(
+        self,
+        core: _core.PullConnector,
+        key: str,
+        data: Any,
+        readers: int,
+        ttl: _core.Timeout | None,
+    ) -> tuple[str, str, dict[str, Any] | None]:
+        if not isinstance(data, _core.PullBuffer) and hasattr(data, "release"):
+            data = getattr(data, "tensor", data)  # Another connector's buffer.
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(data, torch.Tensor):
+            return self._offer_tensor(core, key, data, readers, ttl)
+        if isinstance(data, memoryview) and not data.c_contiguous:
+            data = data.tobytes()
+        if isinstance(data, bytes | bytearray | memoryview | _core.PullBuffer):
+            return core.put(key, data, readers, ttl)
+        plan = serializer.plan(data, self._wire, checksum=self._checksum)
+        return core.put_plan(key, plan, readers, ttl)
+
+    def _offer_tensor(
+        self,
+        core: _core.PullConnector,
+        key: str,
+        data: Any,
+        readers: int,
+        ttl: _core.Timeout | None,
+    ) -> tuple[str, str, dict[str, Any] | None]:
+        tensor = data.detach()
+        if (
+            tensor.is_meta
+            or tensor.is_sparse
+            or tensor.is_quantized
+            or tensor.layout.__repr__() != "torch.strided"
+        ):
+            serializer.plan(data)  # Raises, naming what it is.
+        tensor = tensor.resolve_conj().resolve_neg().contiguous()
+        if self._plane is None:
+            return core.put(key, tensor.cpu(), readers, ttl)
+        if tensor.nbytes == 0:
+            return core.put(key, b"", readers, ttl)
+        reason, message, buffer = core.allocate(tensor.nbytes)
+        if buffer is None:
+            return reason, message, None
+        self._plane.write(buffer.address, tensor)
+        return core.put(key, buffer, readers, ttl)
+
+    def _get(
+        self, key: str, metadata: Mapping[str, Any] | None, wait: float, timeout: float | None
+    ) -> _Pulled | None:
+        core = self._open("get")
+        try:
+            outcome = core.get(key, metadata, wait, timeout)
+        except InvalidArgument as error:  # What the metadata says cannot be.
+            self._refused += 1
+            self._logger.error("transfer_engine get failed for %s: %s", key, error)
+            return None
+        return self._result(key, metadata, outcome)
+
+    def _result(
+        self,
+        key: str,
+        metadata: Mapping[str, Any] | None,
+        outcome: tuple[str, str, _core.Pulled | None],
+    ) -> _Pulled | None:
+        reason, message, pulled = outcome
+        if pulled is not None:
+            return self._received(key, *pulled)
+        if not metadata and not self._sender_known():
+            raise SenderUnknown(
+                "get(metadata=None) requires sender_host and sender_zmq_port to be resolved. "
+                "Call update_sender_info(host, port) before polling."
+            )
+        if reason not in _NOT_YET:
+            self._logger.error("transfer_engine get failed for %s: %s (%s)", key, message, reason)
+        return None
+
+    def _received(
+        self,
+        key: str,
+        buffer: _core.PullBuffer,
+        is_fast_path: bool,
+        times: tuple[float, float, float, float],
+    ) -> _Pulled | None:
+        query, alloc, read, total = times
+        managed = ManagedBuffer(buffer, self._plane)
+        size = managed.size
+        if is_fast_path:
+            self._logger.info(
+                "[YR GET] %s: query=%.1fms, alloc=%.1fms, read=%.1fms, total=%.1fms, %.1f MB/s "
+                "(fast_path, zero-copy)",
+                key, query * 1e3, alloc * 1e3, read * 1e3, total * 1e3, _rate(size, total),
+            )  # fmt: skip
+            return managed, size
+        started = time.perf_counter()
+        try:
+            with managed:
+                raw = managed if self._plane is None else managed.to_bytes()
+                value = serializer.decode(raw, copy=True)
+        except Exception as error:  # noqa: BLE001 - whatever a payload makes decoders raise
+            self._refused += 1
+            self._logger.error("transfer_engine get failed for %s: %s", key, error)
+            return None
+        copy = time.perf_counter() - started
+        total += copy
+        self._logger.info(
+            "[YR GET] %s: query=%.1fms, alloc=%.1fms, read=%.1fms, copy=%.1fms, total=%.1fms, "
+            "%.1f MB/s",
+            key, query * 1e3, alloc * 1e3, read * 1e3, copy * 1e3, total * 1e3, _rate(size, total),
+        )  # fmt: skip
+        return value, size
+
+    def _sender_known(self) -> bool:
+        host = self._sender_host
+        return (
+            host is not None
+            and host.lower() not in _UNKNOWN_HOSTS
+            and self._sender_zmq_port is not None
+        )
+
+
+def _rate(size: int, seconds: float) -> float:
+    return size / 1024 / 1024 / seconds if seconds > 0 else 0.0
