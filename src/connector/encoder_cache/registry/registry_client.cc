@@ -16,8 +16,8 @@ namespace stagelink::encoder_cache {
 namespace {
 
 constexpr std::string_view kScheme = "http://";
-// A first request that is signed is asked again once the registry's instance is known; one on a
-// connection that has ended, on a new one.
+// A request on a connection that has gone stale is asked again on a new one, and one that was
+// signed for a registry that has been restarted since, with a new signature.
 constexpr int kTries = 3;
 
 struct RegistryUrl {
@@ -83,6 +83,7 @@ class RegistryClient::Core final {
 
  private:
   void learn(const HttpReply& reply);
+  Status meet(const Deadline& deadline);
 
   const std::string prefix_;
   const std::unique_ptr<HttpClient> http_;
@@ -98,9 +99,20 @@ void RegistryClient::Core::learn(const HttpReply& reply) {
   if (instance.ok()) instance_ = *instance;
 }
 
+// A signature names the registry's instance, which any answer tells.
+Status RegistryClient::Core::meet(const Deadline& deadline) {
+  const std::string target = prefix_ + "/healthz";
+  bool stale = false;
+  SL_ASSIGN(const HttpReply reply,
+            http_->ask({.method = "GET", .target = target}, deadline, stale));
+  learn(reply);
+  return {};
+}
+
 Result<std::string> RegistryClient::Core::ask(std::string_view method, const std::string& path,
                                               std::string_view body, const Deadline& deadline) {
   const std::string target = prefix_ + path;
+  if (key_ != nullptr && !instance().has_value()) SL_TRY(meet(deadline));
   Status last;
   for (int i = 0; i < kTries; ++i) {
     const auto registry = instance();

@@ -148,7 +148,7 @@ Status SignatureCheck::check(std::string_view header, const SignedParts& parts, 
     nonces_.erase(by_time_.front().second);
     by_time_.pop_front();
   }
-  if (nonces_.size() >= kMaxNonces) {
+  if (nonces_.size() >= max_nonces_) {
     return Status(Reason::kBusy, "more signed requests came lately than are remembered");
   }
   const auto [at, is_new] = nonces_.emplace(fields.nonce);

@@ -62,19 +62,20 @@ class SigningKey {
 // Thread-safety: used by one thread.
 class SignatureCheck {
  public:
-  SignatureCheck(std::shared_ptr<const SigningKey> key, const InstanceId& registry) noexcept
-      : key_(std::move(key)), registry_(registry) {}
+  SignatureCheck(std::shared_ptr<const SigningKey> key, const InstanceId& registry,
+                 size_t max_nonces = 65'536) noexcept
+      : key_(std::move(key)), registry_(registry), max_nonces_(max_nonces) {}
 
   // `once`: a nonce that came before is refused. Errors: permission (authentication) says what is
   // wrong and, of a clock, by how much; busy, if more came lately than are remembered.
   Status check(std::string_view header, const SignedParts& parts, bool once, int64_t unix_ms);
 
   static constexpr int64_t kWindowMs = 30'000;  // To both sides.
-  static constexpr size_t kMaxNonces = 65'536;
 
  private:
   const std::shared_ptr<const SigningKey> key_;
   const InstanceId registry_;
+  const size_t max_nonces_;
   std::unordered_set<std::string> nonces_;
   std::deque<std::pair<int64_t, std::string>> by_time_;  // Until when each is remembered.
 };

@@ -1,0 +1,521 @@
+#include "connector/encoder_cache/registry/registry_server.h"
+
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+#include "connector/encoder_cache/registry/publisher.h"
+#include "integration/support/eventually.h"
+#include "integration/support/sanitized.h"
+#include "integration/support/secret_files.h"
+#include "unit/connector/encoder_cache/registry_test.h"
+
+namespace stagelink::encoder_cache::test {
+namespace {
+
+using stagelink::test::eventually;
+
+void publish(RegistryServer& server, const std::string& mm_hash) {
+  const PublishedItem item = item_of(mm_hash);
+  ASSERT_TRUE(server.publish(terms_of(5000), std::span(&item, 1)).ok());
+}
+
+// The status of the one answer that a raw request gets before the connection ends.
+std::string answer_to(const RegistryServer& server, std::string_view bytes) {
+  RawClient client(server.endpoint().port);
+  client.send(bytes);
+  client.half_close();
+  return client.receive_answers(1);
+}
+
+TEST(RegistryServerTest, AnswersAsTheSeedsConsumersExpect) {
+  const auto server = start_registry();
+  publish(*server, "a b/%c");
+  const std::string found = answer_to(*server, get("/ec/info/a%20b%2F%25c"));
+  EXPECT_NE(found.find("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"), std::string::npos);
+  EXPECT_TRUE(
+      found.ends_with("{\"nbytes\":64,\"shape\":[4,8],\"dtype\":\"bfloat16\","
+                      "\"producer_zmq\":\"tcp://127.0.0.1:5000\"}"))
+      << found;
+  // A seed's consumer leaves the slash as it is.
+  EXPECT_TRUE(answer_to(*server, get("/ec/info/a%20b/%25c")).starts_with("HTTP/1.1 200"));
+  const std::string missing = answer_to(*server, get("/ec/info/other"));
+  EXPECT_TRUE(missing.starts_with("HTTP/1.1 404 Not Found\r\n"));
+  EXPECT_TRUE(missing.ends_with("{\"detail\":\"unknown mm_hash\"}"));
+}
+
+TEST(RegistryServerTest, WhatIsNoRequestOfItsOwnIsRefusedAndTheNextOneServed) {
+  const auto server = start_registry();
+  const auto post = [](std::string_view path, std::string_view body) {
+    return fmt::format("POST {} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}", path, body.size(), body);
+  };
+  const std::string pickle = "\x80\x04\x95\x1e cposix\nsystem\n(S'touch x'\ntR.";
+  const std::vector<std::pair<std::string, int>> requests = {
+      {get("/"), 404},
+      {get("/ec/info"), 404},
+      {get("/ec/info/"), 404},
+      {get("/ec/query"), 405},
+      {post("/ec/info/a", ""), 405},
+      {post("/healthz", ""), 405},
+      {"DELETE /ec/info/a HTTP/1.1\r\n\r\n", 405},
+      {get("/ec/info/%zz"), 400},
+      {get("/ec/info/a?wait=x"), 400},
+      {get("http://other/ec/info/a"), 400},
+      {"OPTIONS * HTTP/1.1\r\n\r\n", 400},
+      {get("/ec/info/%00%ff"), 404},
+      {get("/ec/info/a?wait=0"), 404},
+      {get("/ec/info/" + std::string(300, 'a') + "?wait=5"), 404},
+      {post("/ec/query", pickle), 400},
+      {post("/ec/publish", "{}"), 400},
+      {post("/ec/unpublish", "[]"), 400},
+      {post("/ec/renew", "{\"lease\":\"00\",\"ttl\":1}"), 400},
+      {post("/ec/renew", fmt::format("{{\"lease\":\"{:032x}\",\"ttl\":1}}", 1)), 404},
+  };
+  RawClient client(server->endpoint().port);
+  for (const auto& [request, status] : requests) {
+    ASSERT_TRUE(client.send(request));
+    EXPECT_TRUE(client.receive_answers(1).starts_with(fmt::format("HTTP/1.1 {} ", status)))
+        << request.substr(0, 60);
+  }
+  EXPECT_TRUE(answer_to(*server, get("/healthz")).starts_with("HTTP/1.1 200"));
+}
+
+TEST(RegistryServerTest, RequestsThatComeTogetherAreAnsweredInTheirOrder) {
+  const auto server = start_registry();
+  publish(*server, "a");
+  RawClient client(server->endpoint().port);
+  std::string requests;
+  for (int i = 0; i < 300; ++i) requests += get(i % 3 == 0 ? "/ec/info/a" : "/ec/info/b");
+  ASSERT_TRUE(client.send(requests));
+  const std::string answers = client.receive_answers(300);
+  size_t at = 0;
+  for (int i = 0; i < 300; ++i) {
+    at = answers.find("HTTP/1.1 ", at);
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_EQ(answers.substr(at + 9, 3), i % 3 == 0 ? "200" : "404");
+    ++at;
+  }
+}
+
+TEST(RegistryServerTest, HeadAndOldClientsAreUnderstood) {
+  const auto server = start_registry();
+  publish(*server, "a");
+  EXPECT_TRUE(answer_to(*server, "GET /ec/info/a HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200"));
+  RawClient old(server->endpoint().port);
+  old.send("GET /ec/info/a HTTP/1.0\r\n\r\n");
+  EXPECT_NE(old.receive_all().find("Connection: close"), std::string::npos);
+  RawClient head(server->endpoint().port);
+  head.send("HEAD /ec/info/a HTTP/1.1\r\n\r\n");
+  EXPECT_TRUE(head.receive_all().ends_with("\r\n\r\n"));
+}
+
+TEST(RegistryServerTest, WhatIsNoHttpIsRefusedAndCounted) {
+  const auto server = start_registry({.max_body_bytes = 1000});
+  for (const auto& [bytes, status] : std::vector<std::pair<std::string, int>>{
+           {"\x16\x03\x01 no http\r\n\r\n", 400},
+           {"GET / HTTP/1.1\r\nX: " + std::string(100'000, 'x'), 431},
+           {"POST /ec/query HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", 413}}) {
+    RawClient client(server->endpoint().port);
+    client.send(bytes);
+    EXPECT_TRUE(client.receive_all().starts_with(fmt::format("HTTP/1.1 {} ", status)));
+  }
+  EXPECT_NE(server->metrics_text().find("stagelink_registry_malformed_total 3\n"),
+            std::string::npos);
+}
+
+TEST(RegistryServerTest, ASlowClientCostsItsConnectionAndNobodyElseAnything) {
+  const auto server = start_registry({.request_timeout = 100ms});
+  RawClient slow(server->endpoint().port);
+  RawClient silent(server->endpoint().port);
+  slow.send("GET /ec/info/a HTTP/1.1\r\nX: ");
+  EXPECT_TRUE(answer_to(*server, get("/healthz")).starts_with("HTTP/1.1 200"));
+  EXPECT_EQ(slow.receive_all(), "");
+  EXPECT_EQ(silent.receive_all(), "");
+  EXPECT_NE(server->metrics_text().find("stagelink_registry_slow_total 1\n"), std::string::npos);
+}
+
+TEST(RegistryServerTest, AKeptConnectionThatAsksNothingEndsInItsTime) {
+  const auto server = start_registry({.idle_timeout = 100ms});
+  RawClient client(server->endpoint().port);
+  client.send(get("/healthz"));
+  EXPECT_NE(client.receive_all(), "");
+  EXPECT_NE(server->metrics_text().find("stagelink_registry_slow_total 0\n"), std::string::npos);
+}
+
+TEST(RegistryServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {
+  const auto server = start_registry({.max_connections = 2});
+  RawClient one(server->endpoint().port);
+  RawClient two(server->endpoint().port);
+  ASSERT_TRUE(one.send(get("/healthz")) && two.send(get("/healthz")));
+  ASSERT_NE(one.receive_answers(1) + two.receive_answers(1), "");
+  RawClient three(server->endpoint().port);
+  EXPECT_TRUE(three.receive_all().starts_with("HTTP/1.1 503"));
+  one.reset();
+  ASSERT_TRUE(eventually([&] {
+    return server->metrics_text().find("stagelink_registry_connections 1\n") != std::string::npos;
+  }));
+  RawClient four(server->endpoint().port);
+  four.send(get("/healthz"));
+  EXPECT_TRUE(four.receive_answers(1).starts_with("HTTP/1.1 200"));
+}
+
+TEST(RegistryServerTest, AClientThatReadsNothingIsEnded) {
+  const auto server = start_registry({.request_timeout = 100ms});
+  const PublishTerms terms = terms_of(1);
+  std::string query;
+  for (int i = 0; i < 500; ++i) {
+    const PublishedItem item = item_of(fmt::format("{:064}", i));
+    ASSERT_TRUE(server->publish(terms, std::span(&item, 1)).ok());
+    query += fmt::format("{}\"{}\"", i == 0 ? "" : ",", item.mm_hash);
+  }
+  query = "{\"mm_hashes\":[" + query + "]}";
+  const std::string request =
+      fmt::format("POST /ec/query HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}", query.size(), query);
+  RawClient deaf(server->endpoint().port);
+  // Until neither side takes any more, and the server gives up.
+  for (int i = 0; i < 1000 && deaf.send(request); ++i) continue;
+  EXPECT_TRUE(eventually([&] {
+    return server->metrics_text().find("stagelink_registry_connections 0\n") != std::string::npos;
+  }));
+}
+
+TEST(RegistryServerTest, AWaitEndsWithThePublishOrAtItsDeadline) {
+  const auto server = start_registry();
+  const auto client = client_of(*server);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(*client->lookup("a", soon(), 30ms), std::nullopt);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, 30ms);
+
+  std::thread later([&] {
+    EXPECT_TRUE(eventually([&] { return server->waiting() == 1; }));
+    publish(*server, "other");
+    publish(*server, "a");
+  });
+  auto found = client->lookup("a", soon(), 20s);
+  later.join();
+  ASSERT_TRUE(found.ok()) << found.status().to_string();
+  EXPECT_TRUE(found->has_value());
+  EXPECT_EQ(server->waiting(), 0u);
+  EXPECT_TRUE((*client->lookup("a", soon(), 20s)).has_value()) << "what is there is not waited for";
+}
+
+TEST(RegistryServerTest, ABatchWaitsForTheFirstOfItsHashes) {
+  const auto server = start_registry();
+  const auto client = client_of(*server);
+  const std::vector<std::string> hashes = {"a", "b", "a"};
+  EXPECT_EQ(*client->query(hashes, soon(), 20ms), std::vector<std::vector<ProducerEntry>>(3));
+  std::thread later([&] {
+    EXPECT_TRUE(eventually([&] { return server->waiting() == 1; }));
+    publish(*server, "b");
+  });
+  auto found = client->query(hashes, soon(), 20s);
+  later.join();
+  ASSERT_TRUE(found.ok()) << found.status().to_string();
+  EXPECT_TRUE((*found)[0].empty());
+  ASSERT_EQ((*found)[1].size(), 1u);
+  EXPECT_EQ((*found)[1][0].generation, 1u);
+}
+
+TEST(RegistryServerTest, AWaitingClientThatLeavesIsForgottenAtOnce) {
+  const auto server = start_registry();
+  {
+    RawClient client(server->endpoint().port);
+    client.send(get("/ec/info/a?wait=60"));
+    ASSERT_TRUE(eventually([&] { return server->waiting() == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return server->waiting() == 0; }));
+}
+
+TEST(RegistryServerTest, ARequestBehindAWaitingOneIsAnsweredBehindIt) {
+  const auto server = start_registry();
+  RawClient client(server->endpoint().port);
+  client.send(get("/ec/info/a?wait=60") + get("/ec/info/b"));
+  ASSERT_TRUE(eventually([&] { return server->waiting() == 1; }));
+  publish(*server, "a");
+  const std::string answers = client.receive_answers(2);
+  EXPECT_TRUE(answers.starts_with("HTTP/1.1 200"));
+  EXPECT_NE(answers.find("HTTP/1.1 404"), std::string::npos);
+}
+
+TEST(RegistryServerTest, ManyWaitersCostNoCpuAndAreAllServed) {
+  const size_t count = stagelink::test::kSanitized ? 50 : 300;
+  const auto server = start_registry();
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (size_t i = 0; i < count; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server->endpoint().port));
+    clients.back()->send(get("/ec/info/a?wait=60"));
+  }
+  ASSERT_TRUE(eventually([&] { return server->waiting() == count; }));
+  const auto cpu = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  const auto before = cpu();
+  RawClient idle(server->endpoint().port);  // Says nothing: the time that passes is a wait.
+  pollfd at{.fd = -1, .events = 0, .revents = 0};
+  ::poll(&at, 1, 300);
+  EXPECT_LT(cpu() - before, 100ms);
+  publish(*server, "a");
+  for (const auto& client : clients) {
+    EXPECT_TRUE(client->receive_answers(1).starts_with("HTTP/1.1 200"));
+  }
+  EXPECT_EQ(server->waiting(), 0u);
+}
+
+TEST(RegistryServerTest, CloseEndsThoseWhoWait) {
+  auto server = start_registry();
+  RawClient client(server->endpoint().port);
+  client.send(get("/ec/info/a?wait=60"));
+  ASSERT_TRUE(eventually([&] { return server->waiting() == 1; }));
+  server->close();
+  server->close();
+  EXPECT_EQ(client.receive_all(), "");
+  publish(*server, "a");  // The table is still there, and nobody is woken.
+}
+
+TEST(RegistryServerTest, PublishUnpublishAndRenewOverHttp) {
+  const auto server = start_registry();
+  const auto client = client_of(*server);
+  EXPECT_FALSE(client->instance().has_value());
+  const PublishTerms terms = terms_of(5000);
+  const std::vector<PublishedItem> items = {item_of("a"), item_of("b"), item_of("\n")};
+  EXPECT_FALSE((*client->renew(terms.lease, 30s, soon())).known);
+  auto outcome = client->publish(terms, items, soon());
+  ASSERT_TRUE(outcome.ok()) << outcome.status().to_string();
+  EXPECT_TRUE(outcome->fresh);
+  EXPECT_TRUE(outcome->items[0].ok() && outcome->items[1].ok());
+  EXPECT_EQ(outcome->items[2].code(), Code::kInvalidArgument);
+  EXPECT_EQ((*client->renew(terms.lease, 30s, soon())).entries, 2u);
+  EXPECT_EQ(client->instance(), server->instance());
+
+  auto found = client->lookup("a", soon());
+  ASSERT_TRUE(found.ok() && found->has_value());
+  EXPECT_EQ((*found)->info, items[0].info);
+  EXPECT_EQ(*client->unpublish(terms.lease, std::vector<std::string>{"a", "x"}, soon()), 1u);
+  EXPECT_EQ(*client->lookup("a", soon()), std::nullopt);
+  EXPECT_EQ(*client->unpublish_all(terms.lease, soon()), 1u);
+  EXPECT_EQ(*client->lookup("b", soon()), std::nullopt);
+}
+
+TEST(RegistryServerTest, WithASecretOnlySignedRequestsAreServed) {
+  const stagelink::test::SecretFiles files;
+  const std::string secret = files.write("right", std::string(32, 'r'));
+  const std::string wrong = files.write("wrong", std::string(32, 'w'));
+  const auto server = start_registry({.secret_file = secret});
+  const PublishTerms terms = terms_of(5000);
+  const PublishedItem item = item_of("a");
+  for (const std::string& file : {std::string(), wrong}) {
+    const auto stranger = client_of(*server, file);
+    EXPECT_EQ(stranger->publish(terms, std::span(&item, 1), soon()).status().reason(),
+              Reason::kAuthentication);
+    EXPECT_EQ(stranger->lookup("a", soon()).status().reason(), Reason::kAuthentication);
+    EXPECT_EQ(stranger->renew(terms.lease, 1s, soon()).status().reason(), Reason::kAuthentication);
+  }
+  EXPECT_EQ(server->table().usage().leases, 0u);
+  const auto client = client_of(*server, secret);
+  ASSERT_TRUE(client->publish(terms, std::span(&item, 1), soon()).ok());
+  EXPECT_TRUE((*client->lookup("a", soon())).has_value());
+  EXPECT_EQ((*client->renew(terms.lease, 30s, soon())).entries, 1u);
+  EXPECT_TRUE(answer_to(*server, get("/healthz")).starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(answer_to(*server, get("/metrics")).starts_with("HTTP/1.1 200"));
+  EXPECT_NE(server->metrics_text().find(
+                "stagelink_registry_requests_total{request=\"publish\",status=\"401\"} "),
+            std::string::npos);
+}
+
+TEST(RegistryServerTest, ListensWhereItIsTold) {
+  auto six = RegistryServer::start({.host = "::1", .port = 0});
+  if (!six.ok()) GTEST_SKIP() << "no IPv6 here: " << six.status().to_string();
+  const auto client = client_of(**six);
+  EXPECT_EQ(*client->lookup("a", soon()), std::nullopt);
+  const RegistryOptions taken{.host = "::1", .port = (*six)->endpoint().port};
+  EXPECT_EQ(RegistryServer::start(taken).status().reason(), Reason::kPortInUse);
+  EXPECT_EQ(RegistryServer::start({.port = 65'536}).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(RegistryServer::start({.host = "no.such.host.invalid"}).status().code(),
+            Code::kInvalidArgument);
+}
+
+TEST(RegistryClientTest, BadUrlsAreRefusedByName) {
+  for (const char* url : {"", "127.0.0.1:1", "https://h:1", "http://h", "http://h:0",
+                          "http://h:99999", "http://h:1/a?b", "ftp://h:1"}) {
+    EXPECT_EQ(RegistryClient::create({.url = url}).status().code(), Code::kInvalidArgument) << url;
+  }
+  EXPECT_TRUE(RegistryClient::create({.url = "http://[::1]:1/"}).ok());
+}
+
+TEST(RegistryClientTest, ARegistryThatIsNotThereIsUnreachable) {
+  auto server = start_registry();
+  const auto client = client_of(*server);
+  ASSERT_TRUE(client->lookup("a", soon()).ok());
+  server.reset();
+  EXPECT_EQ(client->lookup("a", soon()).status().code(), Code::kUnreachable);
+}
+
+TEST(RegistryClientTest, AConnectionThatHasGoneStaleIsReplacedUnseen) {
+  RegistryOptions options{.idle_timeout = 50ms};
+  auto server = start_registry(options);
+  options.port = server->endpoint().port;
+  const auto client = client_of(*server);
+  ASSERT_TRUE(client->lookup("a", soon()).ok());
+  const auto first = client->instance();
+  server.reset();
+  server = start_registry(options);
+  ASSERT_TRUE(client->lookup("a", soon()).ok());
+  EXPECT_NE(client->instance(), first);
+}
+
+// Accepts one connection and says what it is told to.
+class FakeRegistry {
+ public:
+  explicit FakeRegistry(std::string answer)
+      : listener_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const raw = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(listener_.get(), raw, size) != 0 || ::listen(listener_.get(), 4) != 0 ||
+        ::getsockname(listener_.get(), raw, &size) != 0) {
+      throw std::runtime_error("no port");
+    }
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this, answer = std::move(answer)] {
+      const UniqueFd fd(::accept(listener_.get(), nullptr, nullptr));
+      char bytes[4096];
+      if (::recv(fd.get(), bytes, sizeof bytes, 0) <= 0) return;
+      ::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+      ::shutdown(fd.get(), SHUT_WR);
+      while (::recv(fd.get(), bytes, sizeof bytes, 0) > 0) continue;
+    });
+  }
+  ~FakeRegistry() { thread_.join(); }
+  Result<std::optional<ProducerEntry>> ask() const {
+    auto client = RegistryClient::create(
+        {.url = fmt::format("http://127.0.0.1:{}", port_), .max_body_bytes = 1000});
+    return (*client)->lookup("a", soon());
+  }
+
+ private:
+  UniqueFd listener_;
+  uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+TEST(RegistryClientTest, WhateverAServerSaysIsAnAnswerOrAnError) {
+  const std::string good =
+      R"({"nbytes":64,"shape":[4,8],"dtype":"bfloat16","producer_zmq":"tcp://h:1"})";
+  const auto with_length = [](int status, std::string_view body) {
+    return fmt::format("HTTP/1.1 {} X\r\nContent-Length: {}\r\n\r\n{}", status, body.size(), body);
+  };
+  const std::vector<std::pair<std::string, Reason>> answers = {
+      {with_length(200, good), Reason::kOk},
+      {"HTTP/1.1 200 OK\r\n\r\n" + good, Reason::kOk},  // Up to the end of the connection.
+      {with_length(404, "{\"detail\":\"unknown mm_hash\"}"), Reason::kOk},
+      {with_length(500, "oops"), Reason::kFrame},
+      {with_length(302, ""), Reason::kFrame},
+      {with_length(200, "<html>"), Reason::kFrame},
+      {with_length(200, "{\"nbytes\":1}"), Reason::kFrame},
+      {with_length(200, std::string(1001, ' ')), Reason::kTooLarge},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\n ", Reason::kTooLarge},
+      {"HTTP/1.1 200 OK\r\n\r\n" + std::string(1001, ' '), Reason::kTooLarge},
+      {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e9\r\n" + std::string(1001, ' '),
+       Reason::kTooLarge},
+      {"HTTP/1.1 200 OK\r\nX: " + std::string(100'000, 'x'), Reason::kTooLarge},
+      {"SSH-2.0-OpenSSH_9.2\r\n", Reason::kFrame},
+      {"HTTP/1.1 200 OK\r\nContent-Length: 80\r\n\r\n{", Reason::kConnectionCut},
+      {"HTTP/1.1 200", Reason::kConnectionCut},
+      {"", Reason::kConnectionCut},
+  };
+  for (const auto& [answer, reason] : answers) {
+    const FakeRegistry fake(answer);
+    EXPECT_EQ(fake.ask().status().reason(), reason) << answer.substr(0, 60);
+  }
+}
+
+TEST(RegistryClientTest, ASilentRegistryCostsTheDeadlineAndAnInterruptEndsIt) {
+  const auto server = start_registry();
+  const auto client = client_of(*server);
+  EXPECT_EQ(client->lookup("a", Deadline::in(30ms), 20s).status().code(), Code::kTimedOut);
+  std::thread later([&] {
+    EXPECT_TRUE(eventually([&] { return server->waiting() == 1; }));
+    client->interrupt();
+  });
+  EXPECT_EQ(client->lookup("a", soon(), 20s).status().code(), Code::kCancelled);
+  later.join();
+  EXPECT_EQ(client->lookup("a", soon()).status().code(), Code::kCancelled);
+}
+
+std::unique_ptr<RegistryPublisher> publisher_of(const RegistryServer& server,
+                                                Duration lease_ttl = 30s) {
+  auto publisher = RegistryPublisher::start({.registry = {.url = url_of(server)},
+                                             .producer_zmq = "tcp://127.0.0.1:5000",
+                                             .lease_ttl = lease_ttl});
+  if (!publisher.ok()) throw std::runtime_error(publisher.status().to_string());
+  return *std::move(publisher);
+}
+
+TEST(RegistryPublisherTest, TellsInTheBackgroundWhatIsThereAndWhatIsGone) {
+  const auto server = start_registry();
+  const auto publisher = publisher_of(*server);
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(publisher->publish(item_of(std::to_string(i))).ok());
+  ASSERT_TRUE(publisher->flush(soon()).ok());
+  EXPECT_EQ(server->table().usage().entries, 1000u);
+  for (int i = 0; i < 999; ++i) ASSERT_TRUE(publisher->unpublish(std::to_string(i)).ok());
+  ASSERT_TRUE(publisher->unpublish("never there").ok());
+  ASSERT_TRUE(publisher->flush(soon()).ok());
+  EXPECT_EQ(server->table().usage().entries, 1u);
+  EXPECT_EQ(publisher->entries(), 1u);
+  EXPECT_EQ(publisher->counts().published, 1000u);
+  publisher->close(soon());
+  EXPECT_FALSE(server->table().lookup("999").has_value());
+  EXPECT_EQ(publisher->publish(item_of("x")).reason(), Reason::kClosed);
+}
+
+TEST(RegistryPublisherTest, ALeaseIsRenewedWhileNothingHappens) {
+  const auto server = start_registry();
+  const auto publisher = publisher_of(*server, 2s);
+  ASSERT_TRUE(publisher->publish(item_of("a")).ok());
+  ASSERT_TRUE(publisher->flush(soon()).ok());
+  EXPECT_TRUE(eventually([&] {
+    return server->metrics_text().find("{request=\"renew\",status=\"200\"} 2\n") !=
+           std::string::npos;
+  }));
+  EXPECT_TRUE(server->table().lookup("a").has_value());
+}
+
+TEST(RegistryPublisherTest, ARestartedRegistryIsToldAllAgain) {
+  RegistryOptions options{};
+  auto server = start_registry(options);
+  options.port = server->endpoint().port;
+  const auto publisher = publisher_of(*server, 600ms);
+  for (int i = 0; i < 300; ++i) ASSERT_TRUE(publisher->publish(item_of(std::to_string(i))).ok());
+  ASSERT_TRUE(publisher->flush(soon()).ok());
+  server.reset();
+  ASSERT_TRUE(publisher->publish(item_of("meanwhile")).ok());
+  EXPECT_EQ(publisher->flush(Deadline::in(20ms)).code(), Code::kTimedOut);
+  server = start_registry(options);
+  EXPECT_TRUE(eventually([&] { return server->table().usage().entries == 301; }));
+  EXPECT_TRUE(publisher->flush(soon()).ok());
+  EXPECT_GE(publisher->counts().failures, 1u);
+  EXPECT_GE(publisher->counts().republished, 1u);
+}
+
+TEST(RegistryPublisherTest, ARegistryThatNeverComesKeepsNobodyFromClosing) {
+  auto server = start_registry();
+  const std::string url = url_of(*server);
+  server.reset();
+  auto publisher = RegistryPublisher::start(
+      {.registry = {.url = url}, .producer_zmq = "tcp://127.0.0.1:5000", .max_entries = 2});
+  ASSERT_TRUE(publisher.ok());
+  EXPECT_TRUE((*publisher)->publish(item_of("a")).ok());
+  EXPECT_TRUE((*publisher)->publish(item_of("b")).ok());
+  EXPECT_EQ((*publisher)->publish(item_of("c")).code(), Code::kLimit);
+  EXPECT_EQ((*publisher)->publish(item_of("\n")).code(), Code::kInvalidArgument);
+  (*publisher)->close(Deadline::in(5s));
+}
+
+}  // namespace
+}  // namespace stagelink::encoder_cache::test
