@@ -27,5 +27,6 @@ void bind_omni_config(nanobind::module_& m);
 void bind_store_connector(nanobind::module_& m);
 void bind_pull_connector(nanobind::module_& m);
 void bind_serializer(nanobind::module_& m);
+void bind_encoder_cache(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

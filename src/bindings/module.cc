@@ -32,5 +32,6 @@ NB_MODULE(_core, m) {
   bind_omni_config(m);
   bind_store_connector(m);
   bind_serializer(m);
+  bind_encoder_cache(m);
   bind_pull_connector(m);
 }

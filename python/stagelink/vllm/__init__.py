@@ -1,4 +1,4 @@
-"""Connectors for vLLM: ``kv_connector_module_path: stagelink.vllm``.
+"""Connectors for vLLM: ``kv_connector_module_path: stagelink.vllm``, and the same for ``ec_``.
 
 Only what is asked for is imported, so that the parts that need no vLLM can be used, and tested,
 without it.
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .connector import MoRIIOConnector
+    from .encoder_cache.connector import ECMooncakeConnector, StagelinkECConnector
 
-__all__ = ["MoRIIOConnector"]
+__all__ = ["ECMooncakeConnector", "MoRIIOConnector", "StagelinkECConnector"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from .connector import MoRIIOConnector
 
         return MoRIIOConnector
+    if name in ("ECMooncakeConnector", "StagelinkECConnector"):
+        from .encoder_cache import connector
+
+        return getattr(connector, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

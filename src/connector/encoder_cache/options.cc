@@ -4,12 +4,11 @@
 #include <vector>
 
 #include <fmt/format.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include "base/deadline.h"
 #include "base/text.h"
 #include "config/option_loader.h"
+#include "connector/pull/messages/stamp.h"
 
 namespace stagelink::encoder_cache {
 namespace {
@@ -184,7 +183,7 @@ pull::PullOptions pull_options_of(const CacheOptions& options, pull::Role role) 
 }
 
 std::string offer_key(std::string_view identity, std::string_view mm_hash) {
-  return fmt::format("{:016x}:{}", XXH3_64bits(identity.data(), identity.size()), mm_hash);
+  return fmt::format("{:016x}:{}", pull::key_digest(identity), mm_hash);
 }
 
 }  // namespace stagelink::encoder_cache

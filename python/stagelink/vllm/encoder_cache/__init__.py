@@ -1,0 +1,1 @@
+"""The encoder cache of vLLM: ``ec_connector: StagelinkECConnector``, module ``stagelink.vllm``."""

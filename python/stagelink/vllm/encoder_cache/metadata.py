@@ -1,0 +1,52 @@
+"""What the two halves of the connector tell each other in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm.distributed.ec_transfer.ec_connector.base import (
+    ECConnectorMetadata,
+    ECConnectorWorkerMetadata,
+)
+
+Place = tuple[int, tuple[int, ...], str, str, int]
+"""nbytes, shape, dtype, producer_zmq and generation."""
+
+
+@dataclass
+class ECMooncakeLoadSpec:
+    """One embedding that workers are to get. ``num_token`` is the encoder's own count."""
+
+    mm_hash: str
+    num_token: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    producer_zmq: str
+    generation: int = 0
+
+    @property
+    def place(self) -> Place:
+        return (self.nbytes, self.shape, self.dtype, self.producer_zmq, self.generation)
+
+
+@dataclass
+class ECMooncakeConnectorMetadata(ECConnectorMetadata):
+    """Orders of the scheduler for one step."""
+
+    loads: list[ECMooncakeLoadSpec] = field(default_factory=list)
+    wanted: set[str] = field(default_factory=set)  # By requests of a producer.
+
+    def add_load(self, spec: ECMooncakeLoadSpec) -> None:
+        self.loads.append(spec)
+
+
+@dataclass
+class ECMooncakeWorkerMetadata(ECConnectorWorkerMetadata):
+    """What a producer could not keep."""
+
+    failed_saves: set[str] = field(default_factory=set)
+
+    def aggregate(self, other: ECConnectorWorkerMetadata) -> ECMooncakeWorkerMetadata:
+        assert isinstance(other, ECMooncakeWorkerMetadata)
+        return ECMooncakeWorkerMetadata(self.failed_saves | other.failed_saves)

@@ -1,0 +1,299 @@
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bind.h"
+#include "bindings/convert/convert.h"
+#include "bindings/convert/gil.h"
+#include "bindings/convert/python_memory.h"
+#include "bindings/convert/status_error.h"
+#include "bindings/objects/closed_at_exit.h"
+#include "connector/encoder_cache/consumer/fetcher.h"
+#include "connector/encoder_cache/producer/producer.h"
+
+namespace nb = nanobind;
+
+namespace stagelink::bindings {
+namespace {
+
+namespace ec = encoder_cache;
+
+// One of the classes of the encoder cache as Python sees it.
+//
+// Thread-safety: used with the interpreter lock, which its calls give up while they work.
+template <typename T>
+class PyCacheEnd final : public ClosedAtExit {
+ public:
+  explicit PyCacheEnd(std::unique_ptr<T> end) noexcept : end_(std::move(end)) {}
+  ~PyCacheEnd() override { close_at_exit(); }
+  PyCacheEnd(const PyCacheEnd&) = delete;
+  PyCacheEnd& operator=(const PyCacheEnd&) = delete;
+
+  T* operator->() const noexcept { return end_.get(); }
+  void close_at_exit() override { close(std::chrono::seconds(1)); }
+  void close(Duration timeout) {
+    without_gil([&] {
+      (void)end_->close(timeout);
+      return 0;
+    });
+  }
+
+ private:
+  const std::unique_ptr<T> end_;
+};
+
+using PyProducer = PyCacheEnd<ec::Producer>;
+using PyFetcher = PyCacheEnd<ec::Fetcher>;
+using PyConsumer = PyCacheEnd<ec::Consumer>;
+
+ec::CacheOptions cache_options(std::string_view extra) {
+  const config::ConfigNode root =
+      unwrap(config::parse_config(extra, config::ConfigSyntax::kJson, "ec_connector_extra_config"));
+  return unwrap(ec::load_cache_options(root));
+}
+
+template <typename T>
+void close_end(PyCacheEnd<T>& self, nb::handle timeout) {
+  self.close(to_duration(timeout, "timeout"));
+}
+
+// Prometheus and Python go by the same counts.
+nb::dict counts_of(const ec::CacheMetrics& metrics,
+                   uint64_t (ec::CacheMetrics::*count)(Reason) const noexcept) {
+  nb::dict out;
+  for (int at = 0; at < kReasonCount; ++at) {
+    const auto reason = static_cast<Reason>(at);
+    if (const uint64_t value = (metrics.*count)(reason); value != 0) {
+      out[to_str(reason_name(reason))] = value;
+    }
+  }
+  return out;
+}
+
+// --- The producer ---
+
+PyProducer* open_producer(std::string_view extra) {
+  const ec::CacheOptions options = cache_options(extra);
+  return new PyProducer(unwrap(without_gil([&] { return ec::Producer::create(options); })));
+}
+
+bool save(PyProducer& self, std::string_view mm_hash, std::vector<uint64_t> shape,
+          std::string dtype, nb::handle data) {
+  const PythonMemory memory = PythonMemory::of(data);
+  const ec::EmbeddingInfo info{memory.bytes(), std::move(shape), std::move(dtype)};
+  const auto* const begin = static_cast<const std::byte*>(memory.address());
+  const Status status = without_gil([&] {
+    return self->save(mm_hash, info, std::span(begin, memory.bytes()), ended_by_signals());
+  });
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  return status.ok();
+}
+
+nb::dict producer_usage(const PyProducer& self) {
+  const ec::ProducerUsage usage = self->usage();
+  nb::dict out;
+  out["entries"] = usage.entries;
+  out["pool_size"] = usage.pool_size;
+  out["pool_used"] = usage.pool_used;
+  out["leases"] = usage.leases;
+  out["evictions"] = usage.evictions;
+  out["oldest_age_seconds"] = usage.oldest_age_seconds;
+  out["saves"] = counts_of(self->metrics(), &ec::CacheMetrics::saves);
+  out["peer_pulls"] = counts_of(self->metrics(), &ec::CacheMetrics::peer_pulls);
+  return out;
+}
+
+void bind_producer(nb::module_& m) {
+  nb::class_<PyProducer>(m, "EncoderCacheProducer", nb::is_final(),
+                         "Keeps embeddings where consumers read them.")
+      .def(nb::new_(&open_producer), nb::arg("extra"))
+      .def("save", &save, nb::arg("mm_hash"), nb::arg("shape"), nb::arg("dtype"), nb::arg("data"),
+           nb::sig("def save(self, mm_hash: str, shape: Sequence[int], dtype: str, data: Any) -> "
+                   "bool"),
+           "Copy and publish. False: it was not saved; why is logged and counted.")
+      .def(
+          "has", [](PyProducer& self, std::string_view hash) { return self->has(hash); },
+          nb::arg("mm_hash"))
+      .def(
+          "evict",
+          [](PyProducer& self, std::string_view hash) {
+            return without_gil([&] { return self->evict(hash); });
+          },
+          nb::arg("mm_hash"))
+      .def(
+          "flush",
+          [](PyProducer& self, nb::handle timeout) {
+            const Duration limit = to_duration(timeout, "timeout");
+            check(without_gil([&] { return self->flush(limit); }));
+          },
+          nb::arg("timeout") = 5, nb::sig("def flush(self, timeout: Timeout = 5) -> None"),
+          "Until the registry has been told of all that was saved.")
+      .def_prop_ro("producer_zmq", [](const PyProducer& self) { return self->producer_zmq(); })
+      .def_prop_ro("registry_url", [](const PyProducer& self) { return self->registry_url(); })
+      .def_prop_ro("usage", &producer_usage, nb::sig("def usage(self) -> dict[str, Any]"))
+      .def("metrics_text", [](const PyProducer& self) { return self->metrics_text(); })
+      .def("close", &close_end<ec::Producer>, nb::arg("timeout") = 5,
+           nb::sig("def close(self, timeout: Timeout = 5) -> None"));
+}
+
+// --- The consumer ---
+
+const char* state_name(ec::FetchState state) noexcept {
+  switch (state) {
+    case ec::FetchState::kUnknown: return "unknown";
+    case ec::FetchState::kLooking: return "looking";
+    case ec::FetchState::kLoading: return "loading";
+    case ec::FetchState::kReady: return "ready";
+    case ec::FetchState::kMissing: break;
+  }
+  return "missing";
+}
+
+// (nbytes, shape, dtype, producer_zmq, generation)
+nb::tuple place_tuple(const ec::ProducerEntry& place) {
+  nb::list shape;
+  for (const uint64_t dim : place.info.shape) shape.append(dim);
+  return nb::make_tuple(place.info.nbytes, nb::tuple(shape), place.info.dtype, place.producer_zmq,
+                        place.generation);
+}
+
+nb::tuple look(PyFetcher& self, std::string_view mm_hash) {
+  const ec::FetchView view = self->look(mm_hash);
+  const bool is_ready = view.state == ec::FetchState::kReady;
+  return nb::make_tuple(state_name(view.state), view.why.ok() ? "" : view.why.to_string(),
+                        is_ready ? nb::object(place_tuple(view.place)) : nb::object(nb::none()));
+}
+
+PyFetcher* open_fetcher(std::string_view extra, uint32_t readers) {
+  const ec::CacheOptions options = cache_options(extra);
+  return new PyFetcher(unwrap(without_gil([&] { return ec::Fetcher::create(options, readers); })));
+}
+
+nb::dict consumer_usage(const ec::Consumer& consumer) {
+  const ec::ConsumerUsage usage = consumer.usage();
+  nb::dict out;
+  out["pool_size"] = usage.pool_size;
+  out["pool_used"] = usage.pool_used;
+  out["in_flight"] = usage.in_flight;
+  out["handed_on"] = usage.handed_on;
+  out["loads"] = counts_of(consumer.metrics(), &ec::CacheMetrics::loads);
+  out["loaded_bytes"] = consumer.metrics().loaded_bytes();
+  out["joined"] = consumer.metrics().joined();
+  out["fallbacks"] = consumer.metrics().fallbacks();
+  return out;
+}
+
+nb::dict fetcher_usage(PyFetcher& self) {
+  nb::dict out = consumer_usage(self->consumer());
+  const ec::FetcherUsage usage = self->usage();
+  out["wanted"] = usage.wanted;
+  out["looking"] = usage.looking;
+  out["loading"] = usage.loading;
+  out["ready"] = usage.ready;
+  return out;
+}
+
+void bind_fetcher(nb::module_& m) {
+  nb::class_<PyFetcher>(m, "EncoderCacheFetcher", nb::is_final(),
+                        "Finds embeddings and brings them here in the background.")
+      .def(nb::new_(&open_fetcher), nb::arg("extra"), nb::arg("readers"))
+      .def(
+          "want", [](PyFetcher& self, std::string_view hash) { self->want(hash); },
+          nb::arg("mm_hash"), "Seek it from now on; never waits.")
+      .def("look", &look, nb::arg("mm_hash"),
+           nb::sig("def look(self, mm_hash: str) -> tuple[str, str, EmbeddingPlace | None]"),
+           "State, why it is missing, and where a ready one lies.")
+      .def(
+          "drop", [](PyFetcher& self, std::string_view hash) { self->drop(hash); },
+          nb::arg("mm_hash"), "Nobody wants it any more.")
+      .def(
+          "handed_on", [](PyFetcher& self, std::string_view hash) { self->handed_on(hash); },
+          nb::arg("mm_hash"), "The workers will get it; forget it here.")
+      .def("count_fallback", [](PyFetcher& self) { self->consumer().metrics().count_fallback(); })
+      .def_prop_ro("usage", &fetcher_usage, nb::sig("def usage(self) -> dict[str, Any]"))
+      .def("metrics_text", [](const PyFetcher& self) { return self->metrics_text(); })
+      .def("close", &close_end<ec::Fetcher>, nb::arg("timeout") = 5,
+           nb::sig("def close(self, timeout: Timeout = 5) -> None"));
+}
+
+PyConsumer* open_consumer(std::string_view extra) {
+  const ec::CacheOptions options = cache_options(extra);
+  return new PyConsumer(
+      unwrap(without_gil([&] { return ec::Consumer::create(options, /*may_hand_on=*/false); })));
+}
+
+ec::ProducerEntry place_of(nb::handle object) {
+  const auto fields = nb::cast<nb::tuple>(object);
+  if (fields.size() != 5) raise(Status(Reason::kInvalidArgument, "a place has five fields"));
+  return {{nb::cast<uint64_t>(fields[0]), nb::cast<std::vector<uint64_t>>(fields[1]),
+           nb::cast<std::string>(fields[2])},
+          nb::cast<std::string>(fields[3]),
+          nb::cast<uint64_t>(fields[4])};
+}
+
+// For each item None, or (reason, message).
+nb::list load(PyConsumer& self, nb::list items, nb::handle timeout, bool handed_on) {
+  std::vector<PythonMemory> memory;
+  std::vector<ec::LoadRequest> requests;
+  for (const nb::handle item : items) {
+    const auto [hash, places, into] = nb::cast<std::tuple<std::string, nb::list, nb::object>>(item);
+    ec::LoadRequest request{hash, {}, {}, handed_on};
+    for (const nb::handle place : places) request.producers.push_back(place_of(place));
+    memory.push_back(PythonMemory::of(into));
+    request.into = {static_cast<std::byte*>(memory.back().address()), memory.back().bytes()};
+    requests.push_back(std::move(request));
+  }
+  const Duration limit = to_timeout(timeout, "timeout");
+  const auto outcomes = without_gil([&] {
+    return self->load(requests, {limit, ended_by_signals()});
+  });
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  nb::list out;
+  for (const auto& outcome : outcomes) {
+    const Status& status = outcome.status();
+    if (status.ok()) {
+      out.append(nb::none());
+    } else {
+      out.append(nb::make_tuple(to_str(reason_name(status.reason())), status.to_string()));
+    }
+  }
+  return out;
+}
+
+void bind_consumer(nb::module_& m) {
+  nb::class_<PyConsumer>(m, "EncoderCacheConsumer", nb::is_final(),
+                         "Reads embeddings into given memory.")
+      .def(nb::new_(&open_consumer), nb::arg("extra"))
+      .def("load", &load, nb::arg("items"), nb::arg("timeout") = nb::none(),
+           nb::arg("handed_on") = false,
+           nb::sig("def load(self, items: list[tuple[str, list[EmbeddingPlace], Any]], timeout: "
+                   "Timeout | None = None, handed_on: bool = False) -> list[tuple[str, str] | "
+                   "None]"),
+           "(mm_hash, places, memory) of each, all at once; for each None, or why not.")
+      .def_prop_ro(
+          "usage", [](const PyConsumer& self) { return consumer_usage(*self.operator->()); },
+          nb::sig("def usage(self) -> dict[str, Any]"))
+      .def("metrics_text", [](const PyConsumer& self) { return self->metrics_text(); })
+      .def("close", &close_end<ec::Consumer>, nb::arg("timeout") = 5,
+           nb::sig("def close(self, timeout: Timeout = 5) -> None"));
+}
+
+}  // namespace
+
+void bind_encoder_cache(nb::module_& m) {
+  bind_producer(m);
+  bind_fetcher(m);
+  bind_consumer(m);
+  m.def("encoder_cache_options_text", &ec::cache_options_text,
+        "The reference of the connector's options, in Markdown.");
+}
+
+}  // namespace stagelink::bindings
