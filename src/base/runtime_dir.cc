@@ -242,7 +242,8 @@ std::optional<RuntimeEntry> parse_runtime_entry(std::string_view file_name) {
     return std::nullopt;
   }
   entry.kind = rest.substr(10);
-  if (entry.kind != "sock" && entry.kind != "stat" && entry.kind != "init") return std::nullopt;
+  const bool is_socket = entry.kind == "sock" || entry.kind == "pull";
+  if (!is_socket && entry.kind != "stat" && entry.kind != "init") return std::nullopt;
   entry.stem = file_name.substr(0, file_name.size() - 5);
   return entry;
 }
@@ -265,7 +266,7 @@ int reclaim_dead_entries(const std::string& dir) {
   int removed = 0;
   const std::vector<RuntimeEntry> entries = list_entries(dir);
   // Sockets first: their judgement reads the .stat file beside them.
-  for (const std::string_view kind : {"sock", "stat", "init"}) {
+  for (const std::string_view kind : {"sock", "pull", "stat", "init"}) {
     for (const RuntimeEntry& entry : entries) {
       if (entry.kind != kind) continue;
       const std::string path = dir + "/" + entry.stem + "." + entry.kind;
@@ -273,8 +274,8 @@ int reclaim_dead_entries(const std::string& dir) {
         removed += remove_dead_init(path) ? 1 : 0;
         continue;
       }
-      const bool dead = kind == "sock" ? is_dead_socket(dir, path, entry)
-                                       : judge_stat_file(path, entry.pid) == StatFile::kDead;
+      const bool dead = kind == "stat" ? judge_stat_file(path, entry.pid) == StatFile::kDead
+                                       : is_dead_socket(dir, path, entry);
       if (dead && ::unlink(path.c_str()) == 0) ++removed;
     }
   }

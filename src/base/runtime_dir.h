@@ -27,14 +27,14 @@ Result<std::string> runtime_dir(const std::string& configured);
 // Where engines of this user may have put their entries, best first. Creates nothing.
 std::vector<std::string> runtime_dir_candidates(const std::string& configured);
 
-// "<dir>/<pid>-<first 8 digits of the instance>.<kind>", kind "sock", "stat" or "init".
+// "<dir>/<pid>-<first 8 digits of the instance>.<kind>", kind "sock", "pull", "stat" or "init".
 std::string runtime_entry_path(const std::string& dir, pid_t pid, const InstanceId& instance,
                                std::string_view kind);
 
 struct RuntimeEntry {
   pid_t pid = 0;
   std::string stem;  // "<pid>-<8 hex digits>"
-  std::string kind;  // "sock", "stat", or "init": a .stat file that is not whole yet.
+  std::string kind;  // "sock", "pull", "stat", or "init": a .stat file that is not whole yet.
 };
 // Empty unless `file_name` (no directory) is exactly of that form.
 std::optional<RuntimeEntry> parse_runtime_entry(std::string_view file_name);

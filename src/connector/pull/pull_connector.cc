@@ -364,6 +364,14 @@ void PullConnector::update_sender(std::string_view host, uint16_t zmq_port) {
   core_->receiver.set_default_sender(host, zmq_port);
 }
 
+void PullConnector::refuse_put(const Status& why) {
+  core_->home->metrics.count_put(why.reason(), 0);
+}
+
+void PullConnector::refuse_get(const Status& why) {
+  core_->home->metrics.count_get(why.reason(), 0);
+}
+
 ConnectionInfo PullConnector::connection_info() const {
   if (core_->sender != nullptr) return core_->sender->address();
   const auto engine = parse_endpoint(core_->home->engine->address());

@@ -93,6 +93,11 @@ class PullConnector {
   // The sender of requests that name none, from now on.
   void update_sender(std::string_view host, uint16_t zmq_port);
 
+  // Counts a put or get that the caller ended, and logged, before it came here or after it had been
+  // served: a payload that has no form, metadata that cannot be, bytes that are no payload.
+  void refuse_put(const Status& why);
+  void refuse_get(const Status& why);
+
   // --- Looking.
 
   ConnectionInfo connection_info() const;

@@ -50,7 +50,8 @@ Result<std::shared_ptr<SenderLife>> SenderLife::meet(Home& home, const Endpoint&
   Message hello;
   encode(HelloMessage{home.receiver}, hello);
   if (const Status sent = line->send(hello, deadline); !sent.ok()) {
-    return silent(sender, sent, home);
+    if (sent.code() != Code::kTimedOut) return silent(sender, sent, home);
+    return silent(sender, Status(Reason::kConnectTimeout, "no connection in time"), home);
   }
   std::optional<MessageSpan> answer;
   while (!answer.has_value()) {

@@ -32,8 +32,7 @@ uint16_t port_of(const Engine& engine) {
 
 }  // namespace
 
-Result<std::unique_ptr<Sender>> Sender::open(std::shared_ptr<Home> home,
-                                             ForeignMessages foreign) {
+Result<std::unique_ptr<Sender>> Sender::open(std::shared_ptr<Home> home, ForeignMessages foreign) {
   SL_ASSIGN(Endpoint told, parse_endpoint(home->engine->address()));
   SL_ASSIGN(zmq::Router router,
             zmq::Router::bind(home->context,
@@ -57,7 +56,7 @@ Sender::Sender(std::shared_ptr<Home> home, std::unique_ptr<ZmqDoor> zmq_door, co
 
 Status Sender::open_unix_door(ForeignMessages foreign) {
   const PullOptions& options = home_->options;
-  SL_ASSIGN(unix_door_, UnixDoor::open(options.runtime_dir, table_));
+  SL_ASSIGN(unix_door_, UnixDoor::open(options.runtime_dir, home_->engine->instance(), table_));
   Desk::Settings settings;
   settings.welcome.life = random_instance_id();
   settings.welcome.host = host_id();

@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/random.h"
 #include "base/runtime_dir.h"
 
 namespace stagelink::pull {
@@ -67,7 +66,8 @@ class UnixDoor::Connection final : public Asker {
   const UniqueFd fd_;
 };
 
-Result<std::unique_ptr<UnixDoor>> UnixDoor::open(const std::string& configured, OfferTable& table) {
+Result<std::unique_ptr<UnixDoor>> UnixDoor::open(const std::string& configured,
+                                                 const InstanceId& engine, OfferTable& table) {
   UniqueFd listener(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -75,7 +75,7 @@ Result<std::unique_ptr<UnixDoor>> UnixDoor::open(const std::string& configured, 
   constexpr int kTries = 3;
   for (int i = 0;; ++i) {
     SL_ASSIGN(std::string directory, runtime_dir(configured));
-    std::string path = runtime_entry_path(directory, ::getpid(), random_instance_id(), "sock");
+    std::string path = runtime_entry_path(directory, ::getpid(), engine, "pull");
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     if (path.size() >= sizeof address.sun_path) {

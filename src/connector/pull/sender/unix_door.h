@@ -20,8 +20,10 @@ namespace stagelink::pull {
 // Thread-safety: all methods may run at the same time.
 class UnixDoor {
  public:
-  // The table and the desk outlive it. Errors: those of runtime_dir(); limit (nofile).
-  static Result<std::unique_ptr<UnixDoor>> open(const std::string& runtime_dir, OfferTable& table);
+  // Its socket goes with the entries of the engine, should this process die. The table and the desk
+  // outlive it. Errors: those of runtime_dir(); limit (nofile).
+  static Result<std::unique_ptr<UnixDoor>> open(const std::string& runtime_dir,
+                                                const InstanceId& engine, OfferTable& table);
   ~UnixDoor();
   UnixDoor(const UnixDoor&) = delete;
   UnixDoor& operator=(const UnixDoor&) = delete;

@@ -4,33 +4,17 @@
 
 #include <fmt/format.h>
 
-
-#include "integration/connector/pull/pull_peer.h"
-#include "integration/support/engine_test.h"
+#include "integration/connector/pull/pull_test.h"
 
 namespace stagelink::test {
 namespace {
 
 using pull::GetRequest;
-using pull::GetTerms;
-using pull::PullConnector;
 using pull::PullMetadata;
 using pull::Received;
 
 constexpr uint64_t kKib = 1024;
 constexpr uint64_t kMib = 1024 * kKib;
-
-class PullTest : public EngineTest {
- protected:
-  std::string json(std::string_view keys) const { return pull_json(runtime_dir(), keys); }
-  std::unique_ptr<PullConnector> connector(std::string_view keys) const {
-    return must(PullConnector::create(must(pull_options(json(keys)))));
-  }
-  static Result<Received> get(PullConnector& receiver, std::string_view key,
-                              const PullMetadata& sender, Duration wait = 0s) {
-    return receiver.get({.key = key, .metadata = &sender, .into = {}}, {.wait = wait});
-  }
-};
 
 class PullGetTest : public PullTest, public ::testing::WithParamInterface<const char*> {
  protected:
@@ -71,8 +55,8 @@ TEST_P(PullGetTest, ReadsRegisteredMemoryInPlaceIntoGivenMemory) {
   const PrivateMemory strange(kBytes / 2 - 1);
   const auto region = must(receiver->register_memory(registered.data(), registered.size()));
   const std::vector<std::span<std::byte>> into = {registered.bytes(), strange.bytes()};
-  const Received got = must(
-      receiver->get({.key = "layers", .metadata = &sender.address(), .into = into}));
+  const Received got =
+      must(receiver->get({.key = "layers", .metadata = &sender.address(), .into = into}));
   EXPECT_EQ(got.bytes, kBytes);
   EXPECT_FALSE(got.piece);
   EXPECT_EQ(first_wrong(registered.bytes(), 7), std::nullopt);

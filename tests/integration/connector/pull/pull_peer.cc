@@ -148,8 +148,8 @@ class PullRole {
   Status health(ByteWriter& out) {
     const pull::PullHealth health = connector_->health();
     for (const uint64_t value :
-         {health.pool_used, health.puts, health.gets, health.errors, health.timeouts,
-          health.misses, health.offers, health.claims, health.waiting, freed_}) {
+         {health.pool_used, health.puts, health.gets, health.errors, health.timeouts, health.misses,
+          health.offers, health.claims, health.waiting, freed_}) {
       out.put(value);
     }
     return {};
@@ -212,9 +212,14 @@ Result<pull::PullOptions> pull_options(std::string_view json) {
 }
 
 std::string pull_json(const std::string& runtime_dir, std::string_view keys) {
-  return fmt::format(R"({{"host": "127.0.0.1", "memory_pool_size": 16777216, "max_offers": 256,
-                          "runtime_dir": "{}"{}{}}})",
-                     runtime_dir, keys.empty() ? "" : ", ", keys);
+  std::string out = fmt::format(R"({{"runtime_dir": "{}")", runtime_dir);
+  for (const auto& [name, value] :
+       {std::pair("host", R"("127.0.0.1")"), std::pair("memory_pool_size", "16777216"),
+        std::pair("max_offers", "256")}) {
+    if (keys.find(fmt::format("\"{}\"", name)) != std::string_view::npos) continue;
+    out += fmt::format(R"(, "{}": {})", name, value);
+  }
+  return out + (keys.empty() ? "" : ", ") + std::string(keys) + "}";
 }
 
 PullPeer::PullPeer(std::string_view json) : child_("pull") {
@@ -250,8 +255,8 @@ Result<pull::PullMetadata> PullPeer::put(std::string_view key, uint64_t seed, ui
   return get_metadata(in);
 }
 
-Result<pull::PullMetadata> PullPeer::put_ranges(std::string_view key, uint64_t seed,
-                                                uint64_t bytes, uint32_t pieces) {
+Result<pull::PullMetadata> PullPeer::put_ranges(std::string_view key, uint64_t seed, uint64_t bytes,
+                                                uint32_t pieces) {
   ByteWriter out = command_of(PullCommand::kPutRanges);
   out.put_string(key);
   out.put(seed);
@@ -270,8 +275,8 @@ bool PullPeer::cleanup(std::string_view key, uint64_t generation) {
   return answer.ok() && (*answer)[0] == std::byte{1};
 }
 
-Result<PeerGot> PullPeer::get(std::string_view key, const pull::PullMetadata& sender,
-                              uint64_t seed, Duration wait) {
+Result<PeerGot> PullPeer::get(std::string_view key, const pull::PullMetadata& sender, uint64_t seed,
+                              Duration wait) {
   ByteWriter out = command_of(PullCommand::kGet);
   out.put_string(key);
   put_metadata(out, sender);
