@@ -24,12 +24,17 @@ quick-test: ## The same without sanitizers and fuzzing
 	@tools/setup.sh test
 	@python3 tools/run_tests.py --quick
 
-test-store: ## Kill processes inside the arena thousands of times; objects beyond 4 GiB (minutes)
+test-store: ## Kill processes inside the arena thousands of times; objects beyond 2 and 4 GiB (minutes)
 	@tools/setup.sh test
-	@cmake --preset dev $(CMAKE_QUIET)
-	@cmake --build --preset dev --target integration_tests
-	STAGELINK_CRASH_ROUNDS=3000 STAGELINK_HUGE_OBJECT=1 build/dev/integration_tests \
+	@tools/venv.sh
+	@cmake --preset release $(CMAKE_QUIET) -DSTAGELINK_TESTS=ON -DSTAGELINK_PYTHON=ON \
+	  -DPython_EXECUTABLE=$(CURDIR)/.venv/bin/python
+	@cmake --build --preset release --target integration_tests yuanrong_tests stagelink _core
+	STAGELINK_CRASH_ROUNDS=3000 STAGELINK_HUGE_OBJECT=1 build/release/integration_tests \
 	  --gtest_filter='CrashTest.*:ObjectTableTest.*:Shm*Test.*'
+	STAGELINK_HUGE_OBJECT=1 build/release/yuanrong_tests --gtest_filter='YuanrongHugeTest.*'
+	cd tests/python && STAGELINK_HUGE_OBJECT=1 PYTHONPATH=$(CURDIR)/build/release/python \
+	  $(CURDIR)/.venv/bin/python -m pytest connector/store -k two_gib
 
 test-vllm: ## Run the tests between real vLLM engines (minutes; needs vLLM, see tests/vllm/run.sh)
 	@tests/vllm/run.sh

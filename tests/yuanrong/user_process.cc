@@ -13,8 +13,8 @@
 namespace stagelink::test {
 namespace {
 
-// "open HOST PORT ETCD NETNS", "put KEY BYTES SEED", "get KEY WAIT_MS BYTES SEED", "event NAME",
-// "up PART".
+// "open HOST PORT ETCD NETNS" (ETCD "-": none), "put KEY BYTES SEED", "get KEY WAIT_MS BYTES SEED",
+// "event NAME", "up PART".
 class User {
  public:
   std::string answer(const std::string& line) {
@@ -42,6 +42,7 @@ class User {
     options.backend = StoreBackend::kYuanrong;
     in >> options.yuanrong.host >> options.yuanrong.port >> options.yuanrong.etcd_address >>
         network;
+    if (options.yuanrong.etcd_address == "-") options.yuanrong.etcd_address.clear();
     if (!network.empty()) {
       const UniqueFd fd(::open(network.c_str(), O_RDONLY | O_CLOEXEC));
       if (::setns(fd.get(), CLONE_NEWNET) != 0) return "setns failed";

@@ -238,6 +238,7 @@ def test_a_payload_lies_in_memory_twice_and_no_more() -> None:
 LARGE = (2 << 30) + 4096
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.skipif("STAGELINK_HUGE_OBJECT" not in os.environ, reason="set STAGELINK_HUGE_OBJECT=1")
 @pytest.mark.parametrize("wire", ["compat", "fast"])
 def test_a_payload_of_more_than_two_gib_comes_whole(

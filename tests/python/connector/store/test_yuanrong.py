@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +48,8 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+@contextmanager
+def _worker(folder: Path, memory: str) -> Iterator[dict[str, Any]]:
     """What a connector needs to reach a worker that keeps its metadata itself."""
     sdk = _sdk()
     if sdk is None:
@@ -59,10 +60,10 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         if not built.exists():
             pytest.skip(f"{built} is not built")
     port, metastore = _free_ports(2)
-    where = [f"--worker=127.0.0.1:{port}", f"--dir={tmp_path_factory.mktemp('yuanrong')}"]
+    where = [f"--worker=127.0.0.1:{port}", f"--dir={folder}"]
     up = ["--backend=yuanrong", *where, "--no-etcd", f"--etcd-port={metastore}"]
     done = subprocess.run(
-        [command, "store", "up", *up, f"--sdk-path={sdk}", "--memory=512MiB"],
+        [command, "store", "up", *up, f"--sdk-path={sdk}", f"--memory={memory}"],
         capture_output=True,
         text=True,
         timeout=100,
@@ -75,6 +76,12 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
         down = ["--backend=yuanrong", *where]
         subprocess.run([command, "store", "down", *down], capture_output=True, timeout=60)
         del os.environ["STAGELINK_YUANRONG_BROKER"]
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    with _worker(tmp_path_factory.mktemp("yuanrong"), "512MiB") as one:
+        yield one
 
 
 def test_two_processes_exchange_every_kind_of_payload(worker: dict[str, Any]) -> None:
@@ -129,6 +136,43 @@ def test_a_large_payload_is_split_and_comes_back(worker: dict[str, Any]) -> None
         assert one.put("0", "1", "large", {"t": payload})[0]
         got = one.get("0", "1", "large")
         assert got is not None and (got[0]["t"] == payload).all()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.skipif("STAGELINK_HUGE_OBJECT" not in os.environ, reason="set STAGELINK_HUGE_OBJECT=1")
+@pytest.mark.parametrize("wire", ["compat", "fast"])
+def test_a_payload_of_more_than_two_gib_comes_whole_from_another_process(
+    tmp_path: Path, wire: str
+) -> None:
+    size = (2 << 30) + 4096
+    with _worker(tmp_path / "servers", "4GiB") as where:
+        config = {**where, "wire": wire, "put_timeout": "60s", "connect_timeout": "20s"}
+        child = Child()
+        try:
+            child.run(
+                """
+import numpy as np
+from stagelink.connectors import YuanrongConnector
+one = YuanrongConnector(config)
+t = np.zeros(size, np.uint8)
+t[::4096] = 7
+t[-1] = 9
+assert one.put("0", "1", "large", {"t": t, "end": [1]})[0]
+del t
+""",
+                timeout=100,
+                config=config,
+                size=size,
+            )
+            with YuanrongConnector({**config, "get_sub_timeout_ms": 100_000}) as receiver:
+                got = receiver.get("0", "1", "large")
+                assert got is not None, receiver.health()
+                data, bytes_of_it = got
+                assert bytes_of_it > size == data["t"].size and data["end"] == [1]
+                assert (data["t"][:-1:4096] == 7).all() and data["t"][-1] == 9
+                assert receiver.get("0", "1", "large") is None  # It was consumed.
+        finally:
+            child.close()
 
 
 def test_a_worker_that_is_not_there_is_told_at_once(worker: dict[str, Any]) -> None:
