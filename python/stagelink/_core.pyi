@@ -29,6 +29,13 @@ Timeout: TypeAlias = float | str
 Indices: TypeAlias = SupportsIndex | Sequence[SupportsIndex] | Buffer
 """One integer, a sequence of them, or an array: contiguous uint64 and int64 are used in place."""
 RemoteRegions: TypeAlias = RegionDesc | Buffer | Sequence[RegionDesc | Buffer]
+KvRoute: TypeAlias = tuple[int, tuple[int, int, int], tuple[int, int, int]]
+"""The other side's rank; the shares (first, count, of) of our heads and of its own."""
+Pulled: TypeAlias = tuple[PullBuffer, bool, tuple[float, float, float, float]]
+"""The buffer, whether it holds raw bytes, seconds of query, allocation, read and everything."""
+
+EmbeddingPlace: TypeAlias = tuple[int, Sequence[int], str, str, int]
+"""nbytes, shape, dtype, producer_zmq and generation of an embedding at its producer."""
 
 class TransportState(TypedDict):
     available: bool
@@ -1282,3 +1289,248 @@ def plan_payload(object: object, wire: str, checksum: bool, reduce: Callable[[An
 
 def decode_payload(buffer: Buffer, copy: bool, revive: Callable[[dict[Any, Any]], Any] | None) -> Any:
     """See stagelink.serializer."""
+
+class EncoderCacheRegistry:
+    """Tells consumers over HTTP who has an embedding."""
+
+    def __init__(self, host: str = '127.0.0.1', port: int = 9018, secret_file: str = '') -> None: ...
+
+    def publish(self, mm_hash: str, place: EmbeddingPlace) -> None: ...
+
+    def unpublish(self, mm_hash: str) -> int:
+        """How many entries it had."""
+
+    @property
+    def address(self) -> str: ...
+
+    def metrics_text(self) -> str: ...
+
+    def close(self) -> None: ...
+
+class EncoderCacheProducer:
+    """Keeps embeddings where consumers read them."""
+
+    def __init__(self, extra: str) -> None: ...
+
+    def save(self, mm_hash: str, shape: Sequence[int], dtype: str, data: Any) -> bool:
+        """Copy and publish. False: it was not saved; why is logged and counted."""
+
+    def has(self, mm_hash: str) -> bool: ...
+
+    def evict(self, mm_hash: str) -> bool: ...
+
+    def flush(self, timeout: Timeout = 5) -> None:
+        """Until the registry has been told of all that was saved."""
+
+    @property
+    def producer_zmq(self) -> str: ...
+
+    @property
+    def registry_url(self) -> str: ...
+
+    @property
+    def usage(self) -> dict[str, Any]: ...
+
+    def metrics_text(self) -> str: ...
+
+    def close(self, timeout: Timeout = 5) -> None: ...
+
+class EncoderCacheFetcher:
+    """Finds embeddings and brings them here in the background."""
+
+    def __init__(self, extra: str, readers: int) -> None: ...
+
+    def want(self, mm_hash: str) -> None:
+        """Seek it from now on; never waits."""
+
+    def look(self, mm_hash: str) -> tuple[str, str, EmbeddingPlace | None]:
+        """State, why it is missing, and where a ready one lies."""
+
+    def drop(self, mm_hash: str) -> None:
+        """Nobody wants it any more."""
+
+    def handed_on(self, mm_hash: str) -> None:
+        """The workers will get it; forget it here."""
+
+    def count_fallback(self) -> None: ...
+
+    @property
+    def usage(self) -> dict[str, Any]: ...
+
+    def metrics_text(self) -> str: ...
+
+    def close(self, timeout: Timeout = 5) -> None: ...
+
+class EncoderCacheConsumer:
+    """Reads embeddings into given memory."""
+
+    def __init__(self, extra: str) -> None: ...
+
+    def load(self, items: list[tuple[str, list[EmbeddingPlace], Any]], timeout: Timeout | None = None, handed_on: bool = False) -> list[tuple[str, str] | None]:
+        """
+        (mm_hash, places, memory) of each, all at once; for each None, or why not.
+        """
+
+    @property
+    def usage(self) -> dict[str, Any]: ...
+
+    def metrics_text(self) -> str: ...
+
+    def close(self, timeout: Timeout = 5) -> None: ...
+
+def encoder_cache_options_text() -> str:
+    """The reference of the connector's options, in Markdown."""
+
+class KvLayers:
+    """The KV cache of a model. It holds the tensors."""
+
+    def __len__(self) -> int: ...
+
+def kv_layers(layers: Sequence[Any], block_size: int, mla: bool = False, layout: str = 'auto') -> KvLayers: ...
+
+def kv_block_axis(shape: Sequence[int], block_size: int, mla: bool = False, layout: str = 'auto') -> int: ...
+
+class KvPlan:
+    """
+    The payload of one request, ready to be written. Each byte is copied once.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def data_offset(self) -> int: ...
+
+    def write_into(self, target: Any) -> None:
+        """Fill memory of exactly `nbytes`."""
+
+    def to_bytes(self) -> bytes: ...
+
+    def runs(self, limit: int = 4096) -> list[tuple[int, int]]:
+        """Address and size of what the payload is made of, in order."""
+
+def kv_plan(layers: KvLayers, request_id: str, block_ids: Sequence[int], seq_len: int, metadata: str, heads: tuple[int, int, int] | None = None, align: int = 64, positions: Sequence[int] = ()) -> KvPlan: ...
+
+class KvMerge:
+    """What a receiver makes of the payloads of one request."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def tensors(self) -> list[tuple[bool, int, str, tuple[int, ...], int, int]]:
+        """Of the final memory: (value, layer, dtype, shape, offset, nbytes)."""
+
+    @property
+    def metadata(self) -> list[str]:
+        """JSON, of each payload."""
+
+    @property
+    def block_ids(self) -> list[list[int]]: ...
+
+    def place(self, part: int, payload: Any, target: Any) -> None:
+        """Copy what a payload has to where it belongs in the final memory."""
+
+def kv_merge(payloads: Sequence[Any], routes: Sequence[KvRoute], request_id: str, to_rank: int, kv_heads: int = 0) -> KvMerge: ...
+
+class KvRankMap:
+    """Which ranks of a stage hand their heads to which."""
+
+    def __init__(self, from_tp: int, to_tp: int, kv_heads: int = 0, mla: bool = False) -> None: ...
+
+    def sends(self, from_rank: int) -> list[KvRoute]: ...
+
+    def gets(self, to_rank: int) -> list[KvRoute]: ...
+
+    @property
+    def payloads(self) -> int: ...
+
+    @property
+    def fan(self) -> str: ...
+
+    @property
+    def lines(self) -> list[str]: ...
+
+    def key(self, request_id: str, from_stage: str, to_stage: str, from_rank: int, to_rank: int) -> str: ...
+
+def kv_stated_rank(rank: int, tp_size: int, side: str) -> int: ...
+
+class PullBuffer:
+    """
+    A piece of a pool. Has the buffer protocol where the pool is memory of the host: memoryview(buffer), numpy.frombuffer(buffer). The memory goes back when it is released, or gone, and nothing looks at it any more.
+    """
+
+    def __init__(self, buffer: PullBuffer) -> None:
+        """Another share in the same memory."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def device(self) -> bool:
+        """Whether it is memory of a device."""
+
+    @property
+    def released(self) -> bool: ...
+
+    def release(self) -> None:
+        """
+        Give the memory back, as soon as no buffer looks at it. May be called again.
+        """
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+class PullConnector:
+    """
+    The core of stagelink.connectors.YuanrongTransferEngineConnector. Calls that may fail give (reason, message, value), where the reason is `ok` or why not.
+    """
+
+    def __init__(self, extra: str, plane: object | None = None) -> None: ...
+
+    def put(self, key: str, data: object, readers: int = 1, ttl: Timeout | None = None) -> tuple[str, str, dict[str, Any] | None]:
+        """
+        Offer the bytes of an object. A buffer of this connector's pool is offered as it is.
+        """
+
+    def put_plan(self, key: str, plan: EncodePlan, readers: int = 1, ttl: Timeout | None = None) -> tuple[str, str, dict[str, Any] | None]:
+        """Write a payload's plan into the pool and offer it."""
+
+    def cleanup(self, key: str) -> bool: ...
+
+    def allocate(self, nbytes: int, timeout: Timeout | None = None) -> tuple[str, str, PullBuffer | None]: ...
+
+    def get(self, key: str, metadata: Mapping[str, Any] | None, wait: Timeout, timeout: Timeout | None = None) -> tuple[str, str, Pulled | None]:
+        """
+        Value: the buffer, whether it holds raw bytes, and the seconds of query, allocation, read and everything.
+        """
+
+    def get_many(self, keys: Sequence[str], metadata: list[Mapping[str, Any] | None], wait: Timeout, timeout: Timeout | None = None) -> list[tuple[str, str, Pulled | None]]:
+        """From several senders at once."""
+
+    def update_sender(self, host: str, zmq_port: int) -> None: ...
+
+    @property
+    def options(self) -> dict[str, Any]: ...
+
+    def health(self) -> dict[str, Any]: ...
+
+    def metrics_text(self) -> str: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self, timeout: Timeout = 5) -> None: ...
+
+def pull_connector_options_text() -> str:
+    """The reference of a pull connector's options, in Markdown."""
+
+def pull_connector_options(extra: str) -> tuple[dict[str, Any], list[str]]:
+    """The options that a connector would have, and what was changed."""

@@ -28,5 +28,6 @@ void bind_store_connector(nanobind::module_& m);
 void bind_pull_connector(nanobind::module_& m);
 void bind_serializer(nanobind::module_& m);
 void bind_encoder_cache(nanobind::module_& m);
+void bind_kv(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

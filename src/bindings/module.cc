@@ -33,5 +33,6 @@ NB_MODULE(_core, m) {
   bind_store_connector(m);
   bind_serializer(m);
   bind_encoder_cache(m);
+  bind_kv(m);
   bind_pull_connector(m);
 }

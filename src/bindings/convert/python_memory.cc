@@ -80,7 +80,8 @@ Layout c_order(std::vector<int64_t> shape, int64_t item_bytes) {
 // "cpu".
 void require_host_memory(nb::handle object) {
   if (nb::hasattr(object, "device")) {
-    const auto device = nb::cast<std::string>(nb::str(object.attr("device")));
+    const nb::object given = object.attr("device");  // A str(attribute) would be the attribute.
+    const auto device = nb::cast<std::string>(nb::str(nb::handle(given)));
     if (!device.starts_with("cpu")) refuse_device(object, device);
   }
   if (nb::hasattr(object, "__cuda_array_interface__")) refuse_device(object, "cuda");
