@@ -133,6 +133,7 @@ class Examination {
 
   doctor::Report run() {
     report_.subject = subject_.name;
+    add("configuration", "Configuration", [this] { return subject_.configuration; });
     add("addresses", "Addresses", [this] { return check_addresses(host_, subject_); });
     add("ports", "Ports", [this] { return check_ports(host_, subject_); });
     add("peers", "Peers", [this] { return check_peers(); });
@@ -148,9 +149,9 @@ class Examination {
     return std::move(report_);
   }
 
-  static constexpr std::array<std::string_view, 9> kFamilies = {
-      "addresses", "ports", "peers",    "memory", "permissions",
-      "devices",   "npu",   "packages", "clock"};
+  static constexpr std::array<std::string_view, 10> kFamilies = {
+      "configuration", "addresses", "ports", "peers",    "memory",
+      "permissions",   "devices",   "npu",   "packages", "clock"};
 
  private:
   template <typename Check>
@@ -185,7 +186,7 @@ int read_logs(const DoctorArguments& arguments) {
   });
   progress.clear();
   if (!sections.ok()) return complain(sections.status());
-  return show({fmt::format("{}", fmt::join(arguments.logs, ", ")), *std::move(sections)},
+  return show({arguments.logs.size() == 1 ? "a log" : "logs", *std::move(sections)},
               arguments.json);
 }
 

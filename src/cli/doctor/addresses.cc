@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <future>
 #include <memory>
-#include <set>
 #include <thread>
 #include <tuple>
 
@@ -274,11 +273,23 @@ std::vector<Finding> check_addresses(const HostView& host, const Subject& subjec
   std::vector<Finding> out;
   out.push_back(describe_machine(host));
   // Ranks share an address: it is judged once.
-  std::set<std::tuple<std::string, std::string, std::string>> seen;
+  std::vector<std::pair<ListenPlace, size_t>> groups;
   for (const ListenPlace& place : subject.listens) {
-    if (seen.emplace(place.host, place.interface, place.advertise).second) {
-      PlaceCheck(host, place, out).run();
+    const auto same = [&place](const auto& group) {
+      const ListenPlace& other = group.first;
+      return std::tie(place.host, place.interface, place.advertise) ==
+             std::tie(other.host, other.interface, other.advertise);
+    };
+    const auto known = std::ranges::find_if(groups, same);
+    if (known == groups.end()) {
+      groups.emplace_back(place, 0);
+    } else {
+      ++known->second;
     }
+  }
+  for (auto& [place, more] : groups) {
+    if (more > 0) place.who += fmt::format(" and {} more", more);
+    PlaceCheck(host, place, out).run();
   }
   return out;
 }

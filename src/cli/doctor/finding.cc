@@ -42,13 +42,15 @@ std::string marked(std::string_view mark, std::string_view text, const TextStyle
                      body.substr(margin + kMarkWidth));
 }
 
-std::string finding_text(const Finding& finding, const TextStyle& style) {
+// `explained`: the next finding has the same explanation.
+std::string finding_text(const Finding& finding, bool explained, const TextStyle& style) {
   const LevelLook& look = look_of(finding.level);
   const std::string what = indented(finding.what, 2 + kLevelWidth, style.columns);
   const std::string padding(kLevelWidth - look.name.size(), ' ');
-  return fmt::format("  {}{}{}{}{}", painted(look.name, look.colour, style), padding,
-                     what.substr(2 + kLevelWidth), marked("why:", finding.why, style),
-                     marked("do:", finding.action, style));
+  std::string out = fmt::format("  {}{}{}", painted(look.name, look.colour, style), padding,
+                                what.substr(2 + kLevelWidth));
+  if (explained) return out;
+  return out + marked("why:", finding.why, style) + marked("do:", finding.action, style);
 }
 
 std::string totals_text(const Totals& totals) {
@@ -56,7 +58,7 @@ std::string totals_text(const Totals& totals) {
   if (totals.errors > 0) parts.push_back(counted(totals.errors, "error"));
   if (totals.warnings > 0) parts.push_back(counted(totals.warnings, "warning"));
   if (totals.notes > 0) parts.push_back(counted(totals.notes, "note"));
-  parts.push_back(fmt::format("{} fine", totals.ok));
+  if (totals.ok > 0) parts.push_back(fmt::format("{} fine", totals.ok));
   const bool well = totals.errors + totals.warnings == 0;
   return fmt::format("{}{}.", well ? "Nothing is wrong: " : "", fmt::join(parts, ", "));
 }
@@ -91,7 +93,13 @@ std::string report_text(const Report& report, const TextStyle& style) {
   for (const Section& section : report.sections) {
     if (section.findings.empty()) continue;
     out += "\n" + painted(section.title, kBold, style) + "\n";
-    for (const Finding& finding : section.findings) out += finding_text(finding, style);
+    for (size_t at = 0; at < section.findings.size(); ++at) {
+      const Finding& finding = section.findings[at];
+      const Finding* const next = at + 1 < section.findings.size() ? &finding + 1 : nullptr;
+      const bool explained = next != nullptr && next->level == finding.level &&
+                             next->why == finding.why && next->action == finding.action;
+      out += finding_text(finding, explained, style);
+    }
   }
   const Totals totals = report.totals();
   const Level worst = totals.errors > 0     ? Level::kError

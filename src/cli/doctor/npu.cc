@@ -74,7 +74,7 @@ class NpuCheck {
       if (out_of_time()) return std::move(out_);
       look_at(id);
     }
-    ping_all(ids);
+    ping_all();
     return std::move(out_);
   }
 
@@ -157,28 +157,22 @@ class NpuCheck {
     return false;
   }
 
-  void ping_all(const std::vector<int>& ids) {
+  void ping_all() {
     std::vector<std::string> targets = request_.targets;
     if (targets.empty()) {
       for (const Address& address : addresses_) targets.push_back(address.address);
     }
     size_t good = 0;
-    for (const int id : ids) {
+    for (const Address& from : addresses_) {
       for (const std::string& target : targets) {
-        if (is_address_of(id, target)) continue;
+        if (from.address == target) continue;
         if (out_of_time()) return;
-        if (ping(id, target)) ++good;
+        if (ping(from.id, target)) ++good;
       }
     }
     if (good > 0) {
       out_.push_back(fine(fmt::format("{} between NPUs without loss", counted(good, "ping"))));
     }
-  }
-
-  bool is_address_of(int id, const std::string& target) const {
-    return std::ranges::any_of(addresses_, [&](const Address& address) {
-      return address.id == id && address.address == target;
-    });
   }
 
   bool ping(int id, const std::string& target) {
@@ -210,7 +204,7 @@ class NpuCheck {
 
 void check_edges(const Subject& subject, bool npu, std::vector<Finding>& out) {
   for (const AscendEdge& edge : subject.ascend) {
-    if (edge.pool_device != "npu") {
+    if (edge.pool_device != "npu" && !edge.pool_device.starts_with("npu:")) {
       out.push_back({Level::kError, "npu_cpu_pool",
                      fmt::format("{}: protocol ascend with memory_pool_device: {}", edge.who,
                                  edge.pool_device),

@@ -195,8 +195,7 @@ std::vector<Finding> check_ports(const HostView& host, const Subject& subject) {
     return out;
   }
   if (!free.empty()) {
-    out.push_back(fine(fmt::format("{} free: {}.", free.size() == 1 ? "The port is" : "Ports are",
-                                   fmt::join(free, ", "))));
+    out.push_back(fine(fmt::format("Free: {}.", fmt::join(free, ", "))));
   }
   if (auto finding = check_range(host, all); finding.has_value()) out.push_back(*finding);
   return out;

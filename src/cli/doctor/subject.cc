@@ -12,6 +12,7 @@
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/transfer_config.h"
 #include "connector/omni_config/variables.h"
+#include "connector/pull/options.h"
 #include "connector/store/options.h"
 #include "store/shm/arena_file.h"
 
@@ -94,12 +95,27 @@ class PipelineReader {
   Status add_transfer_engine(const omni::Edge& edge) {
     const ConfigNode& extra = edge.connector.extra;
     SL_TRY(add_pool(edge));
+    check_pull(edge);
     if (text_of(extra, "protocol") == "ascend") {
       std::string device = text_of(extra, "memory_pool_device");
       out_.ascend.push_back({edge_name(edge), device.empty() ? "npu" : device});
     }
     if (request_.stage.empty() || edge.to == request_.stage) SL_TRY(add_senders(edge));
     return {};
+  }
+
+  // What our own connector will say of its options, told all at once.
+  void check_pull(const omni::Edge& edge) {
+    const ConfigNode& extra = edge.connector.extra;
+    if (edge.connector.name != "YuanrongTransferEngineConnector") return;
+    const auto options = pull::load_pull_options(extra);
+    // What NPUs need is told with what is known of them.
+    if (options.ok() || text_of(extra, "protocol") == "ascend") return;
+    out_.configuration.push_back(
+        {Level::kError, std::string(reason_name(options.status().reason())),
+         fmt::format("{}: {}", edge_name(edge), options.status().message()),
+         "The connector refuses its options and does not start.",
+         "docs/connectors/pull.md lists them."});
   }
 
   Status add_pool(const omni::Edge& edge) {
@@ -142,7 +158,8 @@ class PipelineReader {
       }
       out_.peers.push_back({fmt::format("sender of {}, rank {}", edge_name(edge), rank),
                             {host, port},
-                            Speaks::kZmq});
+                            Speaks::kZmq,
+                            !text_of(extra, "secret_file").empty()});
       if (!stated.empty()) break;  // One port for all ranks.
     }
     return {};
@@ -162,10 +179,11 @@ class PipelineReader {
     }
     out_.peers.push_back({"Yuanrong worker of " + edge_name(edge),
                           {store.yuanrong.host, store.yuanrong.port},
-                          Speaks::kOther});
+                          Speaks::kOther,
+                          false});
     if (!store.yuanrong.etcd_address.empty()) {
       SL_ASSIGN(Endpoint etcd, parse_endpoint(store.yuanrong.etcd_address));
-      out_.peers.push_back({"etcd of " + edge_name(edge), std::move(etcd), Speaks::kOther});
+      out_.peers.push_back({"etcd of " + edge_name(edge), std::move(etcd), Speaks::kOther, false});
     }
     return {};
   }
@@ -208,7 +226,8 @@ Status add_peers(const SubjectRequest& request, Subject& out) {
       return Status(Reason::kInvalidArgument,
                     fmt::format("--peer {}: that is no address to connect to", text));
     }
-    out.peers.push_back({"--peer", *std::move(endpoint), Speaks::kAnything});
+    out.peers.push_back(
+        {"--peer", *std::move(endpoint), Speaks::kAnything, !out.engine.secret_file.empty()});
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/endpoint.h"
+#include "cli/doctor/finding.h"
 #include "stagelink/engine_options.h"
 #include "stagelink/result.h"
 
@@ -26,6 +27,7 @@ struct PeerPlace {
   std::string who;  // "--peer", or the key of the configuration.
   Endpoint endpoint;
   Speaks speaks = Speaks::kAnything;
+  bool secret = false;  // This side will show one.
 };
 
 // Memory that a process of the configuration will take.
@@ -45,6 +47,7 @@ struct AscendEdge {
 struct Subject {
   std::string name = "this machine";
   EngineOptions engine;
+  std::vector<Finding> configuration;  // What is wrong with the options of its connectors.
   std::vector<ListenPlace> listens;
   std::vector<PeerPlace> peers;
   std::vector<MemoryNeed> memory;

@@ -37,9 +37,8 @@ std::string name_of(const PeerPlace& place) {
 // What one peer's facts mean.
 class PeerJudge {
  public:
-  PeerJudge(const HostView& host, const Subject& subject, const PeerPlace& place,
-            const PeerFacts& facts)
-      : host_(host), subject_(subject), facts_(facts), place_(place), who_(name_of(place)) {}
+  PeerJudge(const HostView& host, const PeerPlace& place, const PeerFacts& facts)
+      : host_(host), facts_(facts), place_(place), who_(name_of(place)) {}
 
   std::vector<Finding> run() {
     if (!facts_.connected.ok()) {
@@ -181,7 +180,7 @@ class PeerJudge {
       return;
     }
     const bool curve = zmq.mechanism == "CURVE";
-    if (curve != !subject_.engine.secret_file.empty()) {
+    if (curve != place_.secret) {
       return error("peer_secret",
                    curve ? "ZeroMQ with CURVE: the peer has a secret, and this side has none"
                          : "ZeroMQ without CURVE: this side has a secret, and the peer has none",
@@ -210,7 +209,6 @@ class PeerJudge {
   }
 
   const HostView& host_;
-  const Subject& subject_;
   const PeerFacts& facts_;
   const PeerPlace& place_;
   const std::string who_;
@@ -249,9 +247,9 @@ Result<std::optional<wire::AuthKey>> key_of(const EngineOptions& options) {
 
 }  // namespace
 
-std::vector<Finding> judge_peer(const HostView& host, const Subject& subject,
-                                const PeerPlace& place, const PeerFacts& facts) {
-  return PeerJudge(host, subject, place, facts).run();
+std::vector<Finding> judge_peer(const HostView& host, const PeerPlace& place,
+                                const PeerFacts& facts) {
+  return PeerJudge(host, place, facts).run();
 }
 
 std::vector<Finding> check_peers(const HostView& host, const Subject& subject,
@@ -272,7 +270,7 @@ std::vector<Finding> check_peers(const HostView& host, const Subject& subject,
     options.key = key->has_value() ? &**key : nullptr;
     options.speak = place.speaks != Speaks::kOther;
     const PeerFacts facts = probe_peer(place.endpoint, options);
-    for (Finding& finding : judge_peer(host, subject, place, facts)) {
+    for (Finding& finding : judge_peer(host, place, facts)) {
       out.push_back(std::move(finding));
     }
     if (facts.answer != Answer::kEngine || !facts.greeted.ok()) continue;

@@ -18,8 +18,8 @@ struct PeerLimits {
 };
 
 // What a probe found, in words.
-std::vector<Finding> judge_peer(const HostView& host, const Subject& subject,
-                                const PeerPlace& place, const PeerFacts& facts);
+std::vector<Finding> judge_peer(const HostView& host, const PeerPlace& place,
+                                const PeerFacts& facts);
 
 // Every peer of the subject: connects, greets, measures. `progress` is told what is under way.
 std::vector<Finding> check_peers(const HostView& host, const Subject& subject,
