@@ -21,6 +21,7 @@ void add_config_command(CLI::App& app, int& exit_code);
 void add_demo_command(CLI::App& app, int& exit_code);
 void add_doctor_command(CLI::App& app, int& exit_code);
 void add_proxy_command(CLI::App& app, int& exit_code);
+void add_registry_command(CLI::App& app, int& exit_code);
 void add_replay_command(CLI::App& app, int& exit_code);
 void add_replay_rank_command(CLI::App& app, int& exit_code);  // Hidden: a process of `replay`.
 void add_stat_command(CLI::App& app, int& exit_code);
@@ -31,6 +32,7 @@ inline constexpr std::initializer_list<AddCommand> kCommands = {
     add_demo_command,
     add_doctor_command,
     add_proxy_command,
+    add_registry_command,
     add_replay_command,
     add_replay_rank_command,
     add_stat_command,
