@@ -1475,7 +1475,7 @@ class PullBuffer:
     def address(self) -> int: ...
 
     @property
-    def device(self) -> bool:
+    def on_device(self) -> bool:
         """Whether it is memory of a device."""
 
     @property
@@ -1514,6 +1514,12 @@ class PullConnector:
 
     def get_many(self, keys: Sequence[str], metadata: list[Mapping[str, Any] | None], wait: Timeout, timeout: Timeout | None = None) -> list[tuple[str, str, Pulled | None]]:
         """From several senders at once."""
+
+    def refuse_put(self) -> None:
+        """Count a put whose payload has no form."""
+
+    def refuse_get(self, corrupt: bool) -> None:
+        """Count a get whose metadata, or whose payload, cannot be."""
 
     def update_sender(self, host: str, zmq_port: int) -> None: ...
 

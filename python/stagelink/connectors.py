@@ -156,6 +156,7 @@ class YuanrongConnector:
     ) -> None:
         """Delete what this connector has put under an id and nobody has got, on all its edges.
 
+        The chunks of a request are ``{id}_{from_stage}_{number}``, and go with its id.
         With both stages, or with a whole key ``{id}:{from}_{to}``, whoever has put it. Raises
         ``ValueError`` for one stage without the other.
         """
@@ -346,23 +347,20 @@ def create_connectors(
         extra = {**spec.extra, "stage_id": int(stage_id)}
         bounds = config.bounds.get(edge)
         if _CONNECTORS.get(spec.name) is YuanrongTransferEngineConnector:
-            rank = _rank_on(config, edge, local_rank)
             role = "sender" if edge[0] == str(stage_id) else "receiver"
-            for other, made in found.items():
-                if role == "sender" and other[0] == edge[0] and config.connectors[other] == spec:
-                    found[edge] = made
-            if edge in found:
+            same = [e for e in found if e[0] == edge[0] and config.connectors[e] == spec]
+            if role == "sender" and same:
+                found[edge] = found[same[0]]
                 continue
             extra["from_stage"], extra["to_stage"] = int(edge[0]), int(edge[1])
-            resolved = resolve_connector_spec(
+            extra = resolve_connector_spec(
                 ConnectorSpec(spec.name, extra),
                 stage_id=int(stage_id),
                 role=role,
                 purpose=purpose,
-                local_rank=rank,
+                local_rank=_rank_on(config, edge, local_rank),
                 replica_id=replica_id,
-            )
-            extra = resolved.extra
+            ).extra
         elif bounds is not None:
             extra.setdefault("window_size", bounds.window_size)
             extra.setdefault("max_inflight", bounds.max_inflight)

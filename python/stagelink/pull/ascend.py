@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import Error, InvalidArgument, NotFound, PeerLost
+from ..errors import InvalidArgument, NoSpace, NotFound, PeerLost
 
 __all__ = ["AscendPlane", "EngineMissing"]
 
@@ -110,7 +110,8 @@ class AscendPlane:
 
     def to_bytes(self, address: int, size: int) -> bytes:
         """Return a copy of a piece of the pool."""
-        return self._pool.read(address - self._pool.address, size)
+        raw: bytes = self._pool.read(address - self._pool.address, size)
+        return raw
 
     def write(self, address: int, tensor: Any) -> None:
         """Copy a tensor's bytes into a piece of the pool."""
@@ -140,7 +141,7 @@ class AscendPlane:
     @staticmethod
     def _check(result: Any, action: str) -> None:
         if result.is_error():
-            raise Error(f"{action} failed: {result.to_string()}", "unsupported")
+            raise InvalidArgument(f"{action} failed: {result.to_string()}", "unsupported")
 
 
 class NpuPool:
@@ -180,7 +181,7 @@ class NpuPool:
 def load_engine() -> Any:
     """Return the class ``TransferEngine`` of yr.datasystem."""
     try:
-        from yr.datasystem import TransferEngine  # type: ignore[import-not-found]
+        from yr.datasystem import TransferEngine
     except (ImportError, AttributeError) as error:
         raise EngineMissing(
             "protocol `ascend` needs the transfer engine of the Yuanrong Datasystem, which is not "
@@ -195,7 +196,7 @@ def make_pool(device: str, size: int) -> Any:
     """Return a pool on an NPU."""
     try:
         import torch
-        import torch_npu  # type: ignore[import-not-found]  # noqa: F401 - makes torch.npu
+        import torch_npu  # noqa: F401 - makes torch.npu
     except ImportError as error:
         raise EngineMissing(
             f"protocol `ascend` keeps its pool on an NPU ({device}), for which torch and torch_npu "
@@ -206,8 +207,8 @@ def make_pool(device: str, size: int) -> Any:
     try:
         return NpuPool(torch, device, size)
     except RuntimeError as error:
-        raise Error(
-            f"memory_pool_size: {size} bytes on {device} cannot be had: {error}", "no_space"
+        raise NoSpace(
+            f"memory_pool_size: {size} bytes on {device} cannot be had: {error}"
         ) from error
 
 

@@ -63,7 +63,7 @@ class ManagedBuffer(_core.PullBuffer):
         """Return a copy of the bytes."""
         if self._plane is not None:
             return self._plane.to_bytes(self.address, self.size)
-        return bytes(memoryview(self))  # type: ignore[arg-type]
+        return bytes(memoryview(self))
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -54,7 +54,6 @@ class YuanrongTransferEngineConnector:
         self._sender_host: str | None = None
         self._sender_zmq_port: int | None = None
         self._sender_ranks: dict[int, tuple[str, int]] = {}
-        self._refused = 0
         self.can_put = False
         self.stage_id = -1
         self.config: dict[str, Any] = {
@@ -115,11 +114,11 @@ class YuanrongTransferEngineConnector:
         try:
             _, _, metadata = self._offer(core, key, data, readers, ttl)
         except _NO_FORM as error:
-            self._refused += 1
-            self._logger.error("transfer_engine put failed for %s: %s", key, error)
+            core.refuse_put()
+            self._logger.error("transfer_engine put failed for %s: %s", key, str(error))
             return False, 0, None
         if metadata is None:
-            return False, 0, None
+            return False, 0, None  # The core has counted it, and its log has the cause.
         return True, metadata["data_size"], metadata
 
     def allocate(self, size: int, timeout: _core.Timeout | None = None) -> ManagedBuffer | None:
@@ -195,7 +194,9 @@ class YuanrongTransferEngineConnector:
         """Pull several payloads at once, from any number of senders: one answer for each key."""
         core = self._open("get")
         keys = [self._make_key(key, from_stage, to_stage) for key in get_keys]
-        places = [None] * len(keys) if metadata is None else list(metadata)
+        places: list[Mapping[str, Any] | None] = [None] * len(keys)
+        if metadata is not None:
+            places = list(metadata)
         left = max(0.0, deadline - time.monotonic())
         found = core.get_many(keys, places, left, left)
         return [
@@ -240,7 +241,7 @@ class YuanrongTransferEngineConnector:
             self._sender_ranks[int(sender_rank)] = (sender_host, port)
             return
         self._sender_host, self._sender_zmq_port = sender_host or None, port
-        if self._core is not None and self._sender_known():
+        if self._core is not None and port is not None and self._sender_known():
             self._core.update_sender(str(self._sender_host), port)
 
     def sender_metadata(self, sender_rank: int) -> dict[str, Any]:
@@ -271,7 +272,6 @@ class YuanrongTransferEngineConnector:
             return {"status": "unhealthy", "error": "Connector is closed"}
         found = {"status": "healthy", **core.health()}
         found.update(protocol=self.protocol, pool_device=self.pool_device)
-        found["errors"] += self._refused
         return found
 
     def metrics_text(self) -> str:
@@ -385,8 +385,8 @@ class YuanrongTransferEngineConnector:
         try:
             outcome = core.get(key, metadata, wait, timeout)
         except InvalidArgument as error:  # What the metadata says cannot be.
-            self._refused += 1
-            self._logger.error("transfer_engine get failed for %s: %s", key, error)
+            core.refuse_get(False)
+            self._logger.error("transfer_engine get failed for %s: %s", key, str(error))
             return None
         return self._result(key, metadata, outcome)
 
@@ -431,8 +431,10 @@ class YuanrongTransferEngineConnector:
                 raw = managed if self._plane is None else managed.to_bytes()
                 value = serializer.decode(raw, copy=True)
         except Exception as error:  # noqa: BLE001 - whatever a payload makes decoders raise
-            self._refused += 1
-            self._logger.error("transfer_engine get failed for %s: %s", key, error)
+            core = self._core
+            if core is not None:
+                core.refuse_get(True)
+            self._logger.error("transfer_engine get failed for %s: %s", key, str(error))
             return None
         copy = time.perf_counter() - started
         total += copy

@@ -89,6 +89,13 @@ pull::PutTerms put_terms(uint32_t readers, nb::handle ttl, bool fast) {
   return terms;
 }
 
+// Counted here: the core sees no put before there is memory for it.
+template <typename T>
+Status refused_put(PyPullConnector& self, const T& failed) {
+  self.connector().refuse_put(failed.status());
+  return failed.status();
+}
+
 nb::tuple put_outcome(const Result<pull::PullMetadata>& put) {
   return put.ok() ? outcome(metadata_dict(*put)) : outcome(put.status());
 }
@@ -122,10 +129,10 @@ nb::tuple put_plan(PyPullConnector& self, std::string_view key, const KeptPlan& 
       return self.connector().put(key, {&bytes, 1}, terms);
     }
     const Duration timeout = self.connector().options().put_timeout;
-    SL_ASSIGN(const pull::Piece piece,
-              self.connector().allocate(kept.plan.size(), timeout, terms.interrupted));
-    SL_TRY(kept.plan.write(piece.bytes()));
-    return self.connector().put_piece(key, piece, terms);
+    auto piece = self.connector().allocate(kept.plan.size(), timeout, terms.interrupted);
+    if (!piece.ok()) return refused_put(self, piece);
+    SL_TRY(kept.plan.write(piece->bytes()));
+    return self.connector().put_piece(key, *piece, terms);
   }));
 }
 
@@ -221,7 +228,7 @@ void bind_pull_buffer(nb::module_& m) {
                    [](const PyPullBuffer& self) {
                      return reinterpret_cast<uint64_t>(self.piece().bytes().data());
                    })
-      .def_prop_ro("device", &PyPullBuffer::device, "Whether it is memory of a device.")
+      .def_prop_ro("on_device", &PyPullBuffer::device, "Whether it is memory of a device.")
       .def_prop_ro("released", &PyPullBuffer::released)
       .def("release", &PyPullBuffer::release,
            "Give the memory back, as soon as no buffer looks at it. May be called again.");
@@ -287,6 +294,19 @@ void bind_pull_connector(nb::module_& m) {
                    "metadata: list[Mapping[str, Any] | None], wait: Timeout, "
                    "timeout: Timeout | None = None) -> list[tuple[str, str, Pulled | None]]"),
            "From several senders at once.")
+      .def(
+          "refuse_put",
+          [](PyPullConnector& self) {
+            self.connector().refuse_put(Status(Reason::kInvalidArgument, ""));
+          },
+          "Count a put whose payload has no form.")
+      .def(
+          "refuse_get",
+          [](PyPullConnector& self, bool corrupt) {
+            const Reason why = corrupt ? Reason::kCorrupt : Reason::kInvalidArgument;
+            self.connector().refuse_get(Status(why, ""));
+          },
+          nb::arg("corrupt"), "Count a get whose metadata, or whose payload, cannot be.")
       .def(
           "update_sender",
           [](PyPullConnector& self, std::string_view host, uint16_t port) {

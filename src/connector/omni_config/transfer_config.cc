@@ -12,6 +12,7 @@
 #include "connector/omni_config/connector_names.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/typed_value.h"
+#include "connector/pull/options.h"
 #include "connector/store/options.h"
 
 namespace stagelink::omni {
@@ -224,6 +225,11 @@ class TransferReader {
       const auto place = [this](const ConfigNode& node) { return tree_.place(node); };
       const auto options = store_connector::load_connector_options(spec.extra, place);
       if (!options.ok()) return options.status();
+    }
+    if (is_pull_connector(spec.name)) {
+      const auto place = [this](const ConfigNode& node) { return tree_.place(node); };
+      const auto loaded = pull::load_pull_options(spec.extra, place);
+      if (!loaded.ok()) return loaded.status();
     }
     return spec;
   }
