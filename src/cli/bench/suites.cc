@@ -5,6 +5,7 @@
 
 #include "cli/bench/moriio/moriio_groups.h"
 #include "cli/bench/network/network_groups.h"
+#include "cli/bench/pull/pull_groups.h"
 #include "cli/bench/store/store_groups.h"
 #include "cli/bench/suite/groups.h"
 
@@ -25,6 +26,7 @@ Status run_suite(std::string_view name, SuiteContext& context) {
   const std::span<const Group> groups = name == "network"  ? network_groups()
                                         : name == "moriio" ? moriio_groups()
                                         : name == "store"  ? store_groups()
+                                        : name == "pull"   ? pull_groups()
                                                            : engine_groups();
   const std::string& only = context.options().only;
   bool found = false;

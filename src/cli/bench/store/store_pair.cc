@@ -32,7 +32,7 @@ bool PairPage::wait_for(uint32_t value) noexcept {
   return true;
 }
 
-Result<std::unique_ptr<StorePair>> StorePair::start(const StoreOptions& options, const Role& role) {
+Result<ForkedPair> ForkedPair::start(const std::function<Status(PairPage&)>& role) {
   void* memory =
       ::mmap(nullptr, sizeof(PairPage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Status(Reason::kLimit, "no memory for two processes");
@@ -42,21 +42,20 @@ Result<std::unique_ptr<StorePair>> StorePair::start(const StoreOptions& options,
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    auto store = ObjectStore::open(options);
-    const Status status = store.ok() ? role(**store, *page) : store.status();
+    const Status status = role(*page);
     if (!status.ok()) {
       log_failure("bench", status);
       page->failed.store(1);
     }
-    if (store.ok()) (void)(*store)->close();
     ::_exit(status.ok() ? 0 : 1);
   }
-  std::unique_ptr<StorePair> pair(new StorePair(page, pid));
+  ForkedPair pair(page, pid);
   if (pid < 0) return Status(Reason::kLimit, "fork failed");
   return pair;
 }
 
-StorePair::~StorePair() {
+ForkedPair::~ForkedPair() {
+  if (page_ == nullptr) return;
   page_->failed.store(1);  // Whatever it still waits for does not come.
   const Deadline deadline = Deadline::in(kLeaveTimeout);
   while (pid_ > 0 && ::waitpid(pid_, nullptr, WNOHANG) == 0) {
@@ -64,6 +63,17 @@ StorePair::~StorePair() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   ::munmap(page_, sizeof(PairPage));
+}
+
+Result<std::unique_ptr<StorePair>> StorePair::start(const StoreOptions& options, const Role& role) {
+  SL_ASSIGN(ForkedPair process, ForkedPair::start([&](PairPage& page) -> Status {
+              SL_ASSIGN(const auto store, ObjectStore::open(options));
+              const Status status = role(*store, page);
+              if (!status.ok()) page.failed.store(1);
+              (void)store->close();
+              return status;
+            }));
+  return std::unique_ptr<StorePair>(new StorePair(std::move(process)));
 }
 
 StoreOptions bench_store_options(uint64_t capacity) {

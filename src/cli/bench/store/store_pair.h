@@ -3,6 +3,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include <sys/types.h>
 
@@ -23,7 +25,29 @@ struct PairPage {
   void set(uint32_t value) noexcept { turn.store(value, std::memory_order_release); }
 };
 
-// A second process that has the store of the same options open. It is forked, and ends with this.
+// A second process, forked, and the page between it and this one. It ends with this.
+//
+// Thread-safety: one thread at a time.
+class ForkedPair {
+ public:
+  // `role` runs in the child. To be called while this process has no threads.
+  static Result<ForkedPair> start(const std::function<Status(PairPage&)>& role);
+  ForkedPair(ForkedPair&& other) noexcept
+      : page_(std::exchange(other.page_, nullptr)), pid_(std::exchange(other.pid_, -1)) {}
+  ForkedPair& operator=(ForkedPair&&) = delete;
+  ~ForkedPair();
+
+  PairPage& page() noexcept { return *page_; }
+  pid_t pid() const noexcept { return pid_; }
+
+ private:
+  ForkedPair(PairPage* page, pid_t pid) noexcept : page_(page), pid_(pid) {}
+
+  PairPage* page_;  // Null: moved from.
+  pid_t pid_;
+};
+
+// A second process that has the store of the same options open.
 //
 // Thread-safety: one thread at a time.
 class StorePair {
@@ -33,18 +57,13 @@ class StorePair {
   // `role` runs in the child with a store of its own. To be called while this process has neither
   // threads nor that store.
   static Result<std::unique_ptr<StorePair>> start(const StoreOptions& options, const Role& role);
-  ~StorePair();
-  StorePair(const StorePair&) = delete;
-  StorePair& operator=(const StorePair&) = delete;
 
-  PairPage& page() noexcept { return *page_; }
-  pid_t pid() const noexcept { return pid_; }
+  PairPage& page() noexcept { return process_.page(); }
+  pid_t pid() const noexcept { return process_.pid(); }
 
  private:
-  StorePair(PairPage* page, pid_t pid) noexcept : page_(page), pid_(pid) {}
-
-  PairPage* const page_;
-  const pid_t pid_;
+  explicit StorePair(ForkedPair process) noexcept : process_(std::move(process)) {}
+  ForkedPair process_;
 };
 
 // An arena for a measurement, in nobody's way.

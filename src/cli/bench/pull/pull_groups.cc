@@ -1,0 +1,18 @@
+#include "cli/bench/pull/pull_groups.h"
+
+#include <array>
+
+namespace stagelink::cli::bench {
+
+namespace {
+
+constexpr std::array kPullGroups = {
+    Group{"small", run_pull_small_group},
+    Group{"large", run_pull_large_group},
+};
+
+}  // namespace
+
+std::span<const Group> pull_groups() noexcept { return kPullGroups; }
+
+}  // namespace stagelink::cli::bench
