@@ -37,6 +37,7 @@ FUZZ_RUNS_OF_SLOW_TARGETS = {
     "fuzz_arena": 20_000,
     "fuzz_block_plan": 200_000,
     "fuzz_config": 100_000,
+    "fuzz_kv_payload": 100_000,
     "fuzz_moriio_notify": 300_000,
     "fuzz_moriio_request_id": 200_000,
     "fuzz_omni_config": 150_000,

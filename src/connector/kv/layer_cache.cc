@@ -52,7 +52,8 @@ Result<Layout> layout_of(const StridedTensor& layer, const LayerReading& reading
                      fmt::format("it is not {} with blocks of {} tokens",
                                  block_layout::layout_name(reading.layout), reading.block_size));
   }
-  if (found.size() == 1) return found.front();
+  // Rows have four axes, the others five wherever there are heads: no guess.
+  if (found.size() == 1 || (!found.empty() && found.front() == Layout::kRows)) return found.front();
   if (found.empty()) {
     return bad_layer(layer,
                      fmt::format("with blocks of {} tokens it is none of [2, blocks, tokens, "

@@ -306,6 +306,7 @@ TEST(KvLayerTest, LayoutsAreFoundOrRefusedAndNeverGuessed) {
   EXPECT_EQ(rows->keys->shape, (std::vector<int64_t>{9, 4, 3, 5}));
   EXPECT_EQ(rows->values->strides, (std::vector<int64_t>{120, 10, 40, 1}));
   EXPECT_EQ(rows->values->first - rows->keys->first, 5);
+  EXPECT_EQ(read({9, 2, 4, 10})->keys->shape, (std::vector<int64_t>{9, 4, 2, 5}));
   EXPECT_FALSE(read({9, 4, 5}, {4, true})->values.has_value());
   EXPECT_THAT(read({2, 2, 4, 3, 5}).status().to_string(),
               HasSubstr("can be read as kv_first and as interleaved; name the layout"));
