@@ -133,7 +133,6 @@ class Examination {
 
   doctor::Report run() {
     report_.subject = subject_.name;
-    add("configuration", "Configuration", [this] { return subject_.configuration; });
     add("addresses", "Addresses", [this] { return check_addresses(host_, subject_); });
     add("ports", "Ports", [this] { return check_ports(host_, subject_); });
     add("peers", "Peers", [this] { return check_peers(); });
@@ -149,9 +148,9 @@ class Examination {
     return std::move(report_);
   }
 
-  static constexpr std::array<std::string_view, 10> kFamilies = {
-      "configuration", "addresses", "ports", "peers",    "memory",
-      "permissions",   "devices",   "npu",   "packages", "clock"};
+  static constexpr std::array<std::string_view, 9> kFamilies = {
+      "addresses", "ports", "peers",    "memory", "permissions",
+      "devices",   "npu",   "packages", "clock"};
 
  private:
   template <typename Check>

@@ -202,25 +202,12 @@ class NpuCheck {
   std::vector<Finding> out_;
 };
 
-void check_edges(const Subject& subject, bool npu, std::vector<Finding>& out) {
-  for (const AscendEdge& edge : subject.ascend) {
-    if (edge.pool_device != "npu" && !edge.pool_device.starts_with("npu:")) {
-      out.push_back({Level::kError, "npu_cpu_pool",
-                     fmt::format("{}: protocol ascend with memory_pool_device: {}", edge.who,
-                                 edge.pool_device),
-                     "The connector refuses it at start: a pool in host memory ends in HCCL RA "
-                     "init errors, QP timeouts, or FFTS and SDMA errors.",
-                     "memory_pool_device: npu; or protocol: auto with memory_pool_device: cpu, "
-                     "which needs no NPU."});
-    }
-    if (!npu) {
-      out.push_back({Level::kError, "npu_missing",
-                     fmt::format("{}: protocol ascend, and there is no NPU here", edge.who),
-                     "Ascend P2P moves data between NPUs only.",
-                     "Run this where the NPUs are (in the container of the model), or choose "
-                     "protocol: auto with memory_pool_device: cpu."});
-    }
-  }
+Finding missing_for(const std::string& edge) {
+  return {Level::kError, "npu_missing",
+          fmt::format("{}: protocol ascend, and there is no NPU here", edge),
+          "Ascend P2P moves data between NPUs only.",
+          "Run this where the NPUs are (in the container of the model), or choose protocol: auto "
+          "with memory_pool_device: cpu."};
 }
 
 }  // namespace
@@ -247,9 +234,9 @@ std::vector<Finding> check_npu(const HostView& host, const Subject& subject,
   const std::string tool = find_hccn_tool(host);
   std::vector<int> ids = request.ids.empty() ? devices_of(host) : request.ids;
   const bool npu = !ids.empty() || !tool.empty();
-  check_edges(subject, npu, out);
   if (!npu) {
-    if (subject.ascend.empty()) {
+    for (const std::string& edge : subject.ascend) out.push_back(missing_for(edge));
+    if (out.empty()) {
       out.push_back(note(
           "npu_none", "There is no Ascend NPU here (no " + host.dev + "/davinci*, no hccn_tool)."));
     }

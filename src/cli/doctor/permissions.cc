@@ -115,8 +115,16 @@ std::vector<Finding> judge_copy(const HostView& host, const Subject& subject,
                  "pass the owner of the memory.")};
   }
   const uint64_t scope = read_number(host.proc + "/sys/kernel/yama/ptrace_scope").value_or(0);
-  if (probe.error != 0 && probe.by_itself && scope > 0) return {restricted(scope)};
-  if (probe.error != 0) return {forbidden(host, probe)};
+  if (probe.error != 0) {
+    Finding finding = probe.by_itself && scope > 0 ? restricted(scope) : forbidden(host, probe);
+    const bool socket = std::ranges::any_of(
+        wanted, [](const std::string& name) { return name == "unix" || name == "tcp"; });
+    if (!socket) {
+      finding.level = Level::kError;
+      finding.why = "Private memory cannot be read at all: no socket is among transports.";
+    }
+    return {std::move(finding)};
+  }
   if (scope > 1 || (scope == 1 && !subject.engine.allow_ptrace)) {
     // The probe may have had a capability that other processes lack.
     Finding finding = restricted(scope);

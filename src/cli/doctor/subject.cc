@@ -12,7 +12,6 @@
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/transfer_config.h"
 #include "connector/omni_config/variables.h"
-#include "connector/pull/options.h"
 #include "connector/store/options.h"
 #include "store/shm/arena_file.h"
 
@@ -95,27 +94,9 @@ class PipelineReader {
   Status add_transfer_engine(const omni::Edge& edge) {
     const ConfigNode& extra = edge.connector.extra;
     SL_TRY(add_pool(edge));
-    check_pull(edge);
-    if (text_of(extra, "protocol") == "ascend") {
-      std::string device = text_of(extra, "memory_pool_device");
-      out_.ascend.push_back({edge_name(edge), device.empty() ? "npu" : device});
-    }
+    if (text_of(extra, "protocol") == "ascend") out_.ascend.push_back(edge_name(edge));
     if (request_.stage.empty() || edge.to == request_.stage) SL_TRY(add_senders(edge));
     return {};
-  }
-
-  // What our own connector will say of its options, told all at once.
-  void check_pull(const omni::Edge& edge) {
-    const ConfigNode& extra = edge.connector.extra;
-    if (edge.connector.name != "YuanrongTransferEngineConnector") return;
-    const auto options = pull::load_pull_options(extra);
-    // What NPUs need is told with what is known of them.
-    if (options.ok() || text_of(extra, "protocol") == "ascend") return;
-    out_.configuration.push_back(
-        {Level::kError, std::string(reason_name(options.status().reason())),
-         fmt::format("{}: {}", edge_name(edge), options.status().message()),
-         "The connector refuses its options and does not start.",
-         "docs/connectors/pull.md lists them."});
   }
 
   Status add_pool(const omni::Edge& edge) {

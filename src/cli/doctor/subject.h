@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/endpoint.h"
-#include "cli/doctor/finding.h"
 #include "stagelink/engine_options.h"
 #include "stagelink/result.h"
 
@@ -37,21 +36,14 @@ struct MemoryNeed {
   std::string file;  // Where it lies in shared memory; empty: a memfd.
 };
 
-// An edge over the device network of Ascend NPUs.
-struct AscendEdge {
-  std::string who;
-  std::string pool_device;  // "npu", unless somebody wrote something else.
-};
-
 // What a configuration asks of this machine and of others.
 struct Subject {
   std::string name = "this machine";
   EngineOptions engine;
-  std::vector<Finding> configuration;  // What is wrong with the options of its connectors.
   std::vector<ListenPlace> listens;
   std::vector<PeerPlace> peers;
   std::vector<MemoryNeed> memory;
-  std::vector<AscendEdge> ascend;
+  std::vector<std::string> ascend;  // Edges over the device network of NPUs.
 };
 
 struct SubjectRequest {

@@ -17,13 +17,14 @@ constexpr std::string_view kPrefix = "stagelink-doctor ";
 constexpr uint64_t kPartnerBytes = 16 << 20;
 constexpr uint64_t kMaxPartnerBytes = 64 << 20;  // Of somebody else's word.
 
-// "region 0: tcp (why)" -> "tcp"
+// "region 0 (4096 bytes): unix: why" -> "unix". Over TCP the owner alone knows its regions.
 std::string route_of(const Session& session) {
   const std::string text = session.explain();
-  for (const std::string_view name : {"shm", "cma", "unix", "tcp"}) {
-    if (text.find(": " + std::string(name)) != std::string::npos) return std::string(name);
-  }
-  return text.substr(0, text.find('\n'));
+  constexpr std::string_view kMark = "bytes): ";
+  const size_t mark = text.find(kMark);
+  if (mark == std::string::npos) return "tcp";
+  const size_t begin = mark + kMark.size();
+  return text.substr(begin, text.find(':', begin) - begin);
 }
 
 }  // namespace
