@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "connector/omni_config/config_json.h"
 #include "connector/omni_config/connector_names.h"
+#include "connector/omni_config/kv_maps.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/transfer_config.h"
 #include "connector/store/options.h"
@@ -71,6 +72,18 @@ void print_ports(const omni::OmniTransferConfig& config, const std::vector<omni:
   print_table(rows);
 }
 
+// Proven as they were made: what senders put is what receivers get, every head once.
+void print_kv_maps(const omni::OmniTransferConfig& config, const std::vector<omni::KvMap>& maps) {
+  for (const omni::KvMap& one : maps) {
+    const omni::Edge& edge = config.edges[one.edge];
+    const kv::TpTopology& topology = one.map.topology();
+    std::printf("\nKV cache %s->%s: %u ranks to %u, %s; %u payloads a request, every head once\n",
+                edge.from.c_str(), edge.to.c_str(), topology.from_tp, topology.to_tp,
+                one.map.fan().c_str(), one.map.payloads());
+    for (const std::string& line : one.map.lines()) std::printf("  %s\n", line.c_str());
+  }
+}
+
 int fail(const Status& status) {
   std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
   return kExitUsage;
@@ -100,6 +113,9 @@ int check_pipeline(const PipelineCheck& arguments) {
               config->enabled ? "" : " It is disabled (runtime.enabled), so nothing is built.");
   if (!config->edges.empty()) print_edges(*config);
   if (!ports->empty()) print_ports(*config, *ports);
+  const auto maps = omni::kv_maps(*config);
+  if (!maps.ok()) return fail(maps.status());
+  print_kv_maps(*config, *maps);
   return kExitOk;
 }
 

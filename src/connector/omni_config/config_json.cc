@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "connector/omni_config/connector_names.h"
+#include "connector/omni_config/kv_maps.h"
 #include "connector/omni_config/typed_value.h"
 
 namespace stagelink::omni {
@@ -38,6 +39,18 @@ OrderedJson port_json(const OmniTransferConfig& config, const PortUse& use) {
           {"from_stage", use.place.from_stage},
           {"replica", use.place.replica},
           {"rank", use.place.local_rank}};
+}
+
+OrderedJson kv_map_json(const OmniTransferConfig& config, const KvMap& map) {
+  const Edge& edge = config.edges[map.edge];
+  const kv::TpTopology& topology = map.map.topology();
+  return {{"edge", fmt::format("{}->{}", edge.from, edge.to)},
+          {"from_tp", topology.from_tp},
+          {"to_tp", topology.to_tp},
+          {"kv_heads", topology.kv_heads},
+          {"mla", topology.mla},
+          {"fan", map.map.fan()},
+          {"ranks", map.map.lines()}};
 }
 
 // Texts of Python may hold what is no UTF-8; it is replaced.
@@ -79,6 +92,9 @@ Result<std::string> transfer_config_json(const OmniTransferConfig& config) {
   SL_ASSIGN(const std::vector<PortUse> ports, port_plan(config));
   json["ports"] = OrderedJson::array();
   for (const PortUse& use : ports) json["ports"].push_back(port_json(config, use));
+  SL_ASSIGN(const std::vector<KvMap> maps, kv_maps(config));
+  json["kv"] = OrderedJson::array();
+  for (const KvMap& map : maps) json["kv"].push_back(kv_map_json(config, map));
   return dumped(json);
 }
 

@@ -12,7 +12,8 @@ namespace stagelink::omni {
 // {"enabled", "stages": [{"id", "replicas", "tensor_parallel", "sends_kv"}],
 //  "edges": [{"from", "to", "name", "extra", "reference", "automatic", "window_size",
 //             "max_inflight", "namespace"}],
-//  "ports": [{"port", "edge", "purpose", "from_stage", "replica", "rank"}]}
+//  "ports": [{"port", "edge", "purpose", "from_stage", "replica", "rank"}],
+//  "kv": [{"edge", "from_tp", "to_tp", "kv_heads", "mla", "fan", "ranks"}]}
 // `namespace` is there for connectors of ours that pass through a store.
 Result<std::string> transfer_config_json(const OmniTransferConfig& config);
 

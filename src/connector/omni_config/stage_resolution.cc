@@ -1,5 +1,7 @@
 #include "connector/omni_config/stage_resolution.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -99,6 +101,13 @@ Status resolve_receiver(ConnectorSpec& spec, const WorkerPlace& place) {
 }
 
 }  // namespace
+
+const Edge* OmniTransferConfig::find_edge(std::string_view from,
+                                          std::string_view to) const noexcept {
+  const auto at = std::ranges::find_if(
+      edges, [&](const Edge& edge) { return edge.from == from && edge.to == to; });
+  return at == edges.end() ? nullptr : &*at;
+}
 
 std::vector<StageConnector> stage_connectors(const OmniTransferConfig& config,
                                              std::string_view stage) {

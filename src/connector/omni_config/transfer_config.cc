@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "connector/omni_config/connector_names.h"
+#include "connector/omni_config/kv_maps.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/typed_value.h"
 #include "connector/pull/options.h"
@@ -302,15 +303,16 @@ class TransferReader {
       const ConfigNode* ranks = stage_value(node, path);
       if (ranks == nullptr) continue;
       SL_ASSIGN(stage.tensor_parallel, integer(*ranks, "tensor_parallel_size", 1, 65'536));
+      stage.tensor_parallel_stated = true;
       break;
     }
-    for (const auto& path :
-         {std::initializer_list<std::string_view>{"omni_kv_config", "need_send_cache"},
-          {"engine_args", "omni_kv_config", "need_send_cache"}}) {
-      const ConfigNode* sends = stage_value(node, path);
-      if (sends == nullptr) continue;
-      SL_ASSIGN(stage.sends_kv, boolean(*sends, "need_send_cache"));
-      break;
+    const ConfigNode* kv = stage_value(node, {"omni_kv_config"});
+    if (kv == nullptr) kv = stage_value(node, {"engine_args", "omni_kv_config"});
+    if (kv == nullptr) return stage;
+    if (kv->kind != Kind::kMap) return tree_.failure(*kv, "omni_kv_config must be a map");
+    stage.kv_config = *kv;
+    if (const ConfigEntry* sends = kv->find("need_send_cache"); sends != nullptr) {
+      SL_ASSIGN(stage.sends_kv, boolean(sends->value, "need_send_cache"));
     }
     return stage;
   }
@@ -474,13 +476,6 @@ class TransferReader {
 
 }  // namespace
 
-const Edge* OmniTransferConfig::find_edge(std::string_view from,
-                                          std::string_view to) const noexcept {
-  const auto at = std::ranges::find_if(
-      edges, [&](const Edge& edge) { return edge.from == from && edge.to == to; });
-  return at == edges.end() ? nullptr : &*at;
-}
-
 std::string store_namespace(const ConnectorSpec& connector) {
   const ConfigEntry* named = connector.extra.find("namespace");
   return named == nullptr ? default_namespace(connector.extra) : named->value.text;
@@ -495,6 +490,7 @@ Result<OmniTransferConfig> load_omni_transfer_config(const std::string& path,
   SL_ASSIGN(const ConfigTree tree, read_config_tree(path, platform));
   SL_ASSIGN(OmniTransferConfig config, parse_transfer_config(tree));
   if (const auto ports = port_plan(config); !ports.ok()) return ports.status();
+  if (const auto maps = kv_maps(config); !maps.ok()) return maps.status();
   return config;
 }
 

@@ -37,7 +37,9 @@ struct Stage {
   std::string id;
   int64_t replicas = 1;
   int64_t tensor_parallel = 1;
-  bool sends_kv = false;  // omni_kv_config.need_send_cache
+  bool tensor_parallel_stated = false;
+  bool sends_kv = false;         // omni_kv_config.need_send_cache
+  config::ConfigNode kv_config;  // omni_kv_config; empty: there is none.
 };
 
 // Which stage hands its results to which, and by what.
@@ -58,7 +60,8 @@ std::string store_namespace(const ConnectorSpec& connector);
 // `runtime.edges`, `stage_args`. Errors: invalid_argument and unknown_key, with file and line.
 Result<OmniTransferConfig> parse_transfer_config(const ConfigTree& tree);
 
-// read_config_tree, parse_transfer_config, and the ports of it all (port_plan()).
+// read_config_tree, parse_transfer_config, and of it all the ports (port_plan()) and the ranks
+// (kv_maps()).
 Result<OmniTransferConfig> load_omni_transfer_config(const std::string& path,
                                                      std::string_view platform = {});
 

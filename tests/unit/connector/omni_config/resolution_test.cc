@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "connector/omni_config/config_json.h"
+#include "connector/omni_config/kv_maps.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/stage_resolution.h"
 #include "connector/omni_config/typed_value.h"
@@ -211,6 +212,64 @@ TEST(StoreNamespaceTest, BothEndsOfAnEdgeHaveTheSameAndOtherPipelinesAnother) {
             own);
   EXPECT_NE(default_namespace(extra_of("{backend: shm, capacity: 2GiB}")), own);
   EXPECT_EQ(store_namespace({"YuanrongConnector", extra_of("{namespace: mine}")}), "mine");
+}
+
+// Two stages, whose second lines are as told.
+OmniTransferConfig kv_pipeline(const std::string& sender, const std::string& receiver) {
+  return config_of(R"(connectors: {te: {name: YuanrongTransferEngineConnector}}
+stages:
+  - {stage_id: 0, output_connectors: {to_stage_1: te}, )" +
+                   sender + R"(}
+  - {stage_id: 1, input_connectors: {from_stage_0: te}, )" +
+                   receiver + "}\n");
+}
+
+TEST(KvMapTest, SizesComeFromTheMappingOrFromTheStages) {
+  const auto topology = [](const std::string& sender, const std::string& receiver) {
+    auto maps = kv_maps(kv_pipeline(sender, receiver));
+    EXPECT_TRUE(maps.ok()) << maps.status().to_string();
+    EXPECT_EQ(maps->size(), 1U);
+    const kv::TpTopology& found = maps->front().map.topology();
+    return std::vector<uint32_t>{found.from_tp, found.to_tp, found.kv_heads, found.mla ? 1U : 0U};
+  };
+  using Sizes = std::vector<uint32_t>;
+  EXPECT_EQ(topology("omni_kv_config: {need_send_cache: true}, tensor_parallel_size: 4",
+                     "tensor_parallel_size: 2"),
+            (Sizes{4, 2, 0, 0}));
+  EXPECT_EQ(topology("engine_args: {omni_kv_config: {need_send_cache: true, "
+                     "rank_mapping: {from_tp: 4, to_tp: 4}}}",
+                     "omni_kv_config: {rank_mapping: {from_tp: 4, to_tp: 4}, kv_heads: 2}"),
+            (Sizes{4, 4, 2, 0}));
+  EXPECT_EQ(topology("omni_kv_config: {need_send_cache: true, mla: true}", "x: 1"),
+            (Sizes{1, 1, 0, 1}));
+  EXPECT_TRUE(kv_maps(kv_pipeline("x: 1", "omni_kv_config: {need_recv_cache: true}"))->empty());
+}
+
+TEST(KvMapTest, WhatDoesNotAgreeIsNamed) {
+  const auto message = [](const std::string& sender, const std::string& receiver) {
+    auto maps = kv_maps(kv_pipeline("omni_kv_config: {need_send_cache: true, " + sender, receiver));
+    return std::string(maps.status().message());
+  };
+  EXPECT_THAT(message("rank_mapping: {from_tp: 4}}", "x: 1"),
+              HasSubstr("p.yaml:3:39: KV cache of edge 0->1: rank_mapping of stage 0 needs both"));
+  EXPECT_THAT(message("rank_mapping: {from_tp: 4, to_tp: 4}}, tensor_parallel_size: 2", "x: 1"),
+              HasSubstr("from_tp of stage 0 says 4, and tensor_parallel_size of stage 0 says 2"));
+  EXPECT_THAT(message("rank_mapping: {from_tp: 4, to_tp: 4}}",
+                      "omni_kv_config: {rank_mapping: {from_tp: 4, to_tp: 2}}"),
+              HasSubstr("to_tp of stage 0 says 4, and to_tp of stage 1 says 2"));
+  EXPECT_THAT(message("rank_mapping: {from_tp: 4, to_tp: 3}}", "x: 1"),
+              HasSubstr("must be divisible: source_tp_size=4, target_tp_size=3"));
+  EXPECT_THAT(message("rank_mapping: {from_tp: four, to_tp: 3}}", "x: 1"),
+              HasSubstr("from_tp of stage 0 is no number"));
+}
+
+TEST(KvMapTest, TheJsonOfAPipelineHasThem) {
+  const auto json = transfer_config_json(
+      kv_pipeline("omni_kv_config: {need_send_cache: true}, tensor_parallel_size: 4",
+                  "tensor_parallel_size: 2"));
+  ASSERT_TRUE(json.ok());
+  EXPECT_THAT(*json, HasSubstr(R"x("kv":[{"edge":"0->1","from_tp":4,"to_tp":2,"kv_heads":0,)x"));
+  EXPECT_THAT(*json, HasSubstr(R"x("rank 1 <- rank 2 (all of it), rank 3 (all of it)")x"));
 }
 
 }  // namespace
