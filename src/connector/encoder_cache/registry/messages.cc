@@ -1,8 +1,7 @@
 #include "connector/encoder_cache/registry/messages.h"
 
-#include <algorithm>
-#include <cmath>
-#include <optional>
+#include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -21,12 +20,29 @@ Status bad_message(std::string_view field, std::string_view wanted) {
   return Status(Reason::kFrame, fmt::format("{}: {} is expected", field, wanted));
 }
 
-// An object; what lies deeper than any message does is never kept.
+// Brackets within brackets, as far as the text goes: what is deeper than any message is not parsed.
+bool too_deep(std::string_view body) noexcept {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      quoted = c != '"';
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kDeepest) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 Result<json> parse_object(std::string_view body) {
-  const json::parser_callback_t shallow = [](int depth, json::parse_event_t, json&) {
-    return depth <= kDeepest;
-  };
-  json parsed = json::parse(body, shallow, /*allow_exceptions=*/false);
+  if (too_deep(body)) return bad_message("body", "a JSON object of few levels");
+  json parsed = json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) return bad_message("body", "a JSON object");
   return parsed;
 }
@@ -139,8 +155,30 @@ void append_info(std::string& out, const ProducerEntry& entry) {
                  entry.producer_zmq);
 }
 
-std::string dump(const json& object) {
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+// In quotes. A byte that belongs to no plain text becomes a control character, so that whoever
+// reads it refuses the text and not the whole message.
+void append_text(std::string& out, std::string_view text) {
+  const bool plain = is_plain_text(text);
+  out += '"';
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f || (byte >= 0x80 && !plain)) {
+      fmt::format_to(std::back_inserter(out), "\\u{:04x}", byte < 0x80 ? byte : 0x80);
+    } else {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c;
+    }
+  }
+  out += '"';
+}
+
+void append_texts(std::string& out, std::span<const std::string> texts) {
+  out += '[';
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (i > 0) out += ',';
+    append_text(out, texts[i]);
+  }
+  out += ']';
 }
 
 Result<Reason> reason_of(const std::string& name) {
@@ -166,7 +204,9 @@ Result<ProducerEntry> decode_info(std::string_view body) {
 }
 
 std::string encode(const QueryRequest& request) {
-  return dump({{"mm_hashes", request.mm_hashes}, {"wait", to_seconds(request.wait)}});
+  std::string out = "{\"mm_hashes\":";
+  append_texts(out, request.mm_hashes);
+  return out + fmt::format(",\"wait\":{}}}", to_seconds(request.wait));
 }
 
 Result<QueryRequest> decode_query(std::string_view body) {
@@ -208,19 +248,22 @@ Result<Producers> decode_producers(std::string_view body, size_t hashes) {
 }
 
 std::string encode_publish(const PublishTerms& terms, std::span<const PublishedItem> items) {
-  json list = json::array();
+  std::string out = fmt::format(
+      "{{\"lease\":\"{}\",\"ttl\":{},\"item_ttl\":{},\"producer_zmq\":", terms.lease.to_string(),
+      to_seconds(terms.lease_ttl), to_seconds(terms.item_ttl));
+  append_text(out, terms.producer_zmq);
+  out += ",\"items\":[";
   for (const PublishedItem& item : items) {
-    list.push_back({{"mm_hash", item.mm_hash},
-                    {"nbytes", item.info.nbytes},
-                    {"shape", item.info.shape},
-                    {"dtype", item.info.dtype},
-                    {"generation", item.generation}});
+    out += &item == items.data() ? "{\"mm_hash\":" : ",{\"mm_hash\":";
+    append_text(out, item.mm_hash);
+    fmt::format_to(std::back_inserter(out),
+                   ",\"nbytes\":{},\"shape\":[{}],\"dtype\":", item.info.nbytes,
+                   fmt::join(item.info.shape, ","));
+    append_text(out, item.info.dtype);
+    fmt::format_to(std::back_inserter(out), ",\"generation\":{}}}", item.generation);
   }
-  return dump({{"lease", terms.lease.to_string()},
-               {"ttl", to_seconds(terms.lease_ttl)},
-               {"item_ttl", to_seconds(terms.item_ttl)},
-               {"producer_zmq", terms.producer_zmq},
-               {"items", std::move(list)}});
+  out += "]}";
+  return out;
 }
 
 Result<PublishRequest> decode_publish(std::string_view body) {
@@ -243,16 +286,20 @@ Result<PublishRequest> decode_publish(std::string_view body) {
 }
 
 std::string encode(const PublishOutcome& outcome) {
-  json list = json::array();
+  std::string out = fmt::format("{{\"fresh\":{},\"items\":[", outcome.fresh);
   for (const Status& status : outcome.items) {
+    if (&status != outcome.items.data()) out += ',';
     if (status.ok()) {
-      list.push_back({{"ok", true}});
-    } else {
-      list.push_back(
-          {{"ok", false}, {"reason", reason_name(status.reason())}, {"detail", status.message()}});
+      out += "{\"ok\":true}";
+      continue;
     }
+    fmt::format_to(std::back_inserter(out),
+                   "{{\"ok\":false,\"reason\":\"{}\",\"detail\":", reason_name(status.reason()));
+    append_text(out, status.message());
+    out += '}';
   }
-  return dump({{"fresh", outcome.fresh}, {"items", std::move(list)}});
+  out += "]}";
+  return out;
 }
 
 Result<PublishOutcome> decode_outcome(std::string_view body, size_t items) {
@@ -278,13 +325,12 @@ Result<PublishOutcome> decode_outcome(std::string_view body, size_t items) {
 }
 
 std::string encode(const UnpublishRequest& request) {
-  json object = {{"lease", request.lease.to_string()}};
-  if (request.all) {
-    object["all"] = true;
-  } else {
-    object["mm_hashes"] = request.mm_hashes;
-  }
-  return dump(object);
+  std::string out = fmt::format("{{\"lease\":\"{}\",", request.lease.to_string());
+  if (request.all) return out + "\"all\":true}";
+  out += "\"mm_hashes\":";
+  append_texts(out, request.mm_hashes);
+  out += '}';
+  return out;
 }
 
 Result<UnpublishRequest> decode_unpublish(std::string_view body) {
@@ -300,7 +346,8 @@ Result<UnpublishRequest> decode_unpublish(std::string_view body) {
 }
 
 std::string encode(const RenewRequest& request) {
-  return dump({{"lease", request.lease.to_string()}, {"ttl", to_seconds(request.ttl)}});
+  return fmt::format("{{\"lease\":\"{}\",\"ttl\":{}}}", request.lease.to_string(),
+                     to_seconds(request.ttl));
 }
 
 Result<RenewRequest> decode_renew(std::string_view body) {
@@ -319,7 +366,12 @@ Result<uint64_t> decode_count(std::string_view body) {
   return unsigned_of(object, "count");
 }
 
-std::string encode_detail(std::string_view text) { return dump({{"detail", text}}); }
+std::string encode_detail(std::string_view text) {
+  std::string out = "{\"detail\":";
+  append_text(out, text);
+  out += '}';
+  return out;
+}
 
 std::string decode_detail(std::string_view body) {
   auto object = parse_object(body);

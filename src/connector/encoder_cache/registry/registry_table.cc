@@ -21,22 +21,6 @@ constexpr uint64_t kAllocationBytes = 16;
 constexpr uint64_t kNodeBytes = 3 * sizeof(void*);
 constexpr size_t kInlineText = 15;  // Of std::string.
 
-// Whoever may publish chooses the hashes, so their places in the table depend on a secret seed.
-struct SeededHash {
-  using is_transparent = void;
-  uint64_t seed;
-  size_t operator()(std::string_view text) const noexcept {
-    return XXH3_64bits_withSeed(text.data(), text.size(), seed);
-  }
-};
-
-struct LeaseIdHash {
-  uint64_t seed;
-  size_t operator()(const LeaseId& id) const noexcept {
-    return XXH3_64bits_withSeed(&id, sizeof id, seed);
-  }
-};
-
 Now end_of(Now now, Duration ttl) noexcept {
   if (ttl <= Duration::zero() || ttl > Deadline::kLongest) return Now::max();
   return now + ttl;
@@ -97,6 +81,21 @@ struct RegistryTable::Bucket {
 };
 
 struct RegistryTable::State {
+  // Whoever may publish chooses the hashes, so their places in the table depend on a secret seed.
+  struct SeededHash {
+    using is_transparent = void;
+    uint64_t seed;
+    size_t operator()(std::string_view text) const noexcept {
+      return XXH3_64bits_withSeed(text.data(), text.size(), seed);
+    }
+  };
+
+  struct LeaseIdHash {
+    uint64_t seed;
+    size_t operator()(const LeaseId& id) const noexcept {
+      return XXH3_64bits_withSeed(&id, sizeof id, seed);
+    }
+  };
   using Map = std::unordered_map<std::string, Bucket, SeededHash, std::equal_to<>>;
 
   explicit State(uint64_t seed)

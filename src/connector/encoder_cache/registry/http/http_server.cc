@@ -56,8 +56,6 @@ std::string_view refusal_text(int status) noexcept {
   }
 }
 
-enum class Phase : uint8_t { kReading, kParked, kWriting, kDraining };
-
 }  // namespace
 
 class HttpServer::Core final {
@@ -78,6 +76,7 @@ class HttpServer::Core final {
   void close();
 
  private:
+  enum class Phase : uint8_t { kReading, kParked, kWriting, kDraining };
   struct Connection final : transport::PollHandler {
     Connection(Core& core_in, UniqueFd fd_in, uint64_t id_in)
         : core(core_in),
