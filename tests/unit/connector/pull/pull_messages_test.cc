@@ -217,6 +217,31 @@ TEST(PullMessagesTest, ThoseOf030AreTheSameBytes) {
   EXPECT_FALSE(read_omni_info(omni_info({"k", 1, 16, true, {4096, 8192}, {16}})).ok());
 }
 
+// Held still: peers of other builds read them.
+TEST(PullMessagesTest, LayoutsStayAsTheyAre) {
+  Message out;
+  encode(HelloMessage{{5, 6}}, out);
+  EXPECT_EQ(hex(out), "534c504d010002000100000005000000000000000600000000000000");
+  encode(ClaimMessage{{5, 6}, {1, 2}, 7, {{8, 9, "key"}}}, out);
+  EXPECT_EQ(hex(out),
+            "534c504d010002000300000005000000000000000600000000000000010000000000000002000000000000"
+            "0007000000010000000800000000000000090000000000000003006b6579");
+  encode(ReleaseMessage{{5, 6}, {1, 2}, {{8, true}}}, out);
+  EXPECT_EQ(hex(out),
+            "534c504d010002000600000005000000000000000600000000000000010000000000000002000000000000"
+            "0001000000080000000000000001");
+  encode(Denial{3, Reason::kSuperseded, "gone"}, out);
+  EXPECT_EQ(hex(out),
+            "534c504d010002000500000003000000000000000006"
+            "0400676f6e65");
+  encode_grant({42, 5, 1000, {}}, encode_body({77, 300, 128, true, {}, {{kPoolRegion, 64, 300}}}),
+               out);
+  EXPECT_EQ(hex(out),
+            "534c504d01000200040000002a0000000000000005000000e80300004d000000000000002c010000000000"
+            "0080000000000000000100000001000000000000"
+            "00ffffffff0000000040000000000000002c01000000000000");
+}
+
 TEST(PullStampTest, OnlyTheStampOfThatOfferIsTaken) {
   Stamp stamp;
   stamp.generation = 5;
