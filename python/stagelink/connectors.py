@@ -24,7 +24,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from . import _core, serializer
-from .contract import ConnectorClosed
 from .errors import Error, InvalidArgument, NotFound
 from .omni_config import (
     ConnectorPurpose,
@@ -33,7 +32,7 @@ from .omni_config import (
     load_omni_transfer_config,
     resolve_connector_spec,
 )
-from .pull import YuanrongTransferEngineConnector
+from .pull import ConnectorClosed, YuanrongTransferEngineConnector
 
 __all__ = [
     "ConnectorClosed",

@@ -6,9 +6,10 @@ it. :class:`ManagedBuffer` is what its ``get`` gives for raw payloads.
 
 from .ascend import EngineMissing
 from .buffer import ManagedBuffer
-from .connector import SenderUnknown, YuanrongTransferEngineConnector
+from .connector import ConnectorClosed, SenderUnknown, YuanrongTransferEngineConnector
 
 __all__ = [
+    "ConnectorClosed",
     "EngineMissing",
     "ManagedBuffer",
     "SenderUnknown",

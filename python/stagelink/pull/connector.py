@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import _core, serializer
-from ..contract import ConnectorClosed
 from ..errors import Error, InvalidArgument, InvalidState
 from .ascend import AscendPlane
 from .buffer import ManagedBuffer
 
-__all__ = ["SenderUnknown", "YuanrongTransferEngineConnector"]
+__all__ = ["ConnectorClosed", "SenderUnknown", "YuanrongTransferEngineConnector"]
 
 _Self = TypeVar("_Self", bound="YuanrongTransferEngineConnector")
 _Pulled = tuple[Any, int]
@@ -27,6 +26,10 @@ _UNKNOWN_HOSTS = frozenset({"", "auto", "*", "0.0.0.0", "::"})
 # A get that gave nothing for one of these has nothing to complain of.
 _NOT_YET = frozenset({"not_found", "timed_out"})
 _NO_FORM = (TypeError, ValueError, NotImplementedError, RecursionError, BufferError, Error)
+
+
+class ConnectorClosed(InvalidState, RuntimeError):
+    """The connector was closed before the call."""
 
 
 class SenderUnknown(InvalidState, RuntimeError):

@@ -1,5 +1,5 @@
-// A data plane for the transfer engine of openyuanrong-datasystem 0.8.1 that needs no NPU: the owner
-// tells where the bytes lie, the requester copies them out of its process.
+// A data plane for the transfer engine of openyuanrong-datasystem 0.8.1 that needs no NPU: the
+// owner tells where the bytes lie, the requester copies them out of its process.
 //
 // Loaded with RTLD_GLOBAL before `yr.datasystem`, it takes the place of the engine's default
 // constructor, which chooses the data plane: everything else is the package's own code.
@@ -189,8 +189,7 @@ extern "C" void construct_engine(void* self) {
   using Constructor = void (*)(void*, std::shared_ptr<datasystem::IDataPlaneBackend>);
   void* engine = nullptr;
   ::dl_iterate_phdr(find_engine, &engine);
-  const auto construct = reinterpret_cast<Constructor>(::dlsym(
-      engine,
-      "_ZN10datasystem14TransferEngineC1ESt10shared_ptrINS_17IDataPlaneBackendEE"));
+  const auto construct = reinterpret_cast<Constructor>(
+      ::dlsym(engine, "_ZN10datasystem14TransferEngineC1ESt10shared_ptrINS_17IDataPlaneBackendEE"));
   construct(self, std::make_shared<CpuPlane>());
 }
