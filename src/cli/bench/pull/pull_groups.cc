@@ -9,6 +9,7 @@ namespace {
 constexpr std::array kPullGroups = {
     Group{"small", run_pull_small_group},
     Group{"large", run_pull_large_group},
+    Group{"ranks", run_pull_rank_group},
 };
 
 }  // namespace
