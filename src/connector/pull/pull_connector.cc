@@ -49,7 +49,10 @@ Result<EngineOptions> engine_options(const PullOptions& options, bool has_plane)
   bound.port = has_plane ? uint16_t{0} : static_cast<uint16_t>(options.rpc_port);
   engine.bind = bound.to_string();
   engine.interface.clear();
-  if (!options.advertise_host.empty()) engine.advertise = options.advertise_host;
+  if (!options.advertise_host.empty()) {
+    const bool is_ipv6 = options.advertise_host.find(':') != std::string::npos;
+    engine.advertise = is_ipv6 ? "[" + options.advertise_host + "]" : options.advertise_host;
+  }
   engine.runtime_dir = options.runtime_dir;
   engine.secret_file = options.secret_file;
   engine.transports = transports_of(options.protocol);

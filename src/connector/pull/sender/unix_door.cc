@@ -4,6 +4,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +23,7 @@ namespace stagelink::pull {
 namespace {
 
 constexpr size_t kMaxConnections = 4096;
+constexpr size_t kMaxWaitingBytes = 16 << 20;  // Answers of one connection.
 constexpr int kBacklog = 512;
 constexpr int kSocketBytes = 1 << 20;  // Asked for; the kernel may give less.
 
@@ -47,23 +50,69 @@ bool watch(int epoll, int fd) noexcept {
 
 }  // namespace
 
+// What its receiver does not take at once waits here, and the door's thread sends it on.
 class UnixDoor::Connection final : public Asker {
  public:
-  explicit Connection(UniqueFd fd) noexcept : fd_(std::move(fd)) {}
+  Connection(UniqueFd fd, int epoll) noexcept : fd_(std::move(fd)), epoll_(epoll) {}
 
   bool answer(MessageSpan message) noexcept override {
+    MutexLock lock(mutex_);
+    if (ended_) return false;
+    if (waiting_.empty() && send(message)) return true;
+    if (!ended_ && waiting_bytes_ + message.size() <= kMaxWaitingBytes) {
+      try {
+        waiting_.emplace_back(message.begin(), message.end());
+        waiting_bytes_ += message.size();
+        if (waiting_.size() == 1) want_room(true);
+        return true;
+      } catch (const std::exception&) {  // No memory.
+      }
+    }
+    // It does not read its answers: the connection ends, and its claims with it.
+    ended_ = true;
+    ::shutdown(fd_.get(), SHUT_RDWR);
+    return false;
+  }
+
+  // The door's thread, when there is room.
+  void go_on() noexcept {
+    MutexLock lock(mutex_);
+    while (!waiting_.empty() && send(waiting_.front())) {
+      waiting_bytes_ -= waiting_.front().size();
+      waiting_.pop_front();
+    }
+    if (waiting_.empty() && !ended_) want_room(false);
+  }
+  // Before the door forgets the descriptor.
+  void end() noexcept {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    ::shutdown(fd_.get(), SHUT_RDWR);
+    (void)::epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
+  }
+
+ private:
+  bool send(MessageSpan message) noexcept SL_REQUIRES(mutex_) {
     while (::send(fd_.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
       if (errno == EINTR) continue;
-      // It does not read its answers: the connection ends, and its claims with it.
-      ::shutdown(fd_.get(), SHUT_RDWR);
+      ended_ = ended_ || errno != EAGAIN;
       return false;
     }
     return true;
   }
-  int fd() const noexcept { return fd_.get(); }
+  void want_room(bool wanted) noexcept SL_REQUIRES(mutex_) {
+    epoll_event event{};
+    event.events = EPOLLIN | (wanted ? uint32_t{EPOLLOUT} : 0U);
+    event.data.fd = fd_.get();
+    (void)::epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_.get(), &event);
+  }
 
- private:
   const UniqueFd fd_;
+  const int epoll_;  // The door's, while the connection has not ended.
+  Mutex mutex_;
+  bool ended_ SL_GUARDED_BY(mutex_) = false;
+  std::deque<Message> waiting_ SL_GUARDED_BY(mutex_);
+  size_t waiting_bytes_ SL_GUARDED_BY(mutex_) = 0;
 };
 
 Result<std::unique_ptr<UnixDoor>> UnixDoor::open(const std::string& configured,
@@ -142,7 +191,7 @@ void UnixDoor::run() {
         eventfd_t ignored = 0;
         ::eventfd_read(fd, &ignored);
       } else {
-        read(fd);
+        serve(fd, events[static_cast<size_t>(i)].events);
       }
     }
     sweep();
@@ -168,14 +217,16 @@ void UnixDoor::accept_all() {
     if (!is_same_user(fd) || connections_.size() >= kMaxConnections) continue;
     (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBytes, sizeof kSocketBytes);
     if (!watch(epoll_.get(), fd)) continue;
-    connections_.emplace(fd, std::make_shared<Connection>(std::move(socket)));
+    connections_.emplace(fd, std::make_shared<Connection>(std::move(socket), epoll_.get()));
     connected_.store(connections_.size());
   }
 }
 
-void UnixDoor::read(int fd) {
+void UnixDoor::serve(int fd, uint32_t events) {
   const auto found = connections_.find(fd);
   if (found == connections_.end()) return;
+  if ((events & EPOLLOUT) != 0) found->second->go_on();
+  if ((events & ~uint32_t{EPOLLOUT}) == 0) return;
   const ssize_t got = ::recv(fd, buffer_.data(), buffer_.size(), MSG_TRUNC);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (got <= 0) return end(fd);
@@ -190,8 +241,7 @@ void UnixDoor::end(int fd) {
   const std::shared_ptr<Connection> connection = std::move(found->second);
   connections_.erase(found);
   connected_.store(connections_.size());
-  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
-  ::shutdown(fd, SHUT_RDWR);
+  connection->end();
   table_.drop(*connection);
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/unique_fd.h"
 #include "connector/pull/sender/desk.h"
 
@@ -43,7 +44,7 @@ class UnixDoor {
            UniqueFd wake, OfferTable& table) noexcept;
   void run();
   void accept_all();
-  void read(int fd);
+  void serve(int fd, uint32_t events);
   void end(int fd);
   void sweep();
   int sleep_ms();

@@ -1,5 +1,6 @@
 // Who owns which bytes and when: puts, ends of time, cleanups, deaths and closes while others read.
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/unique_fd.h"
+#include "connector/pull/messages/messages.h"
 #include "connector/pull/messages/omni_messages.h"
 #include "connector/zmq/listener.h"
 #include "connector/zmq/socket.h"
@@ -180,6 +182,33 @@ TEST_F(PullOwnershipTest, AFullPoolLetsAPutWaitUntilSomebodyHasRead) {
   const std::span<const std::byte> large = too_large.bytes();
   EXPECT_REASON(Reason::kTooLarge, sender->put("k", std::span(&large, 1)).status());
   EXPECT_EQ(sender->health().errors, 2u);
+}
+
+TEST_F(PullOwnershipTest, ManyLongAnswersAllArriveAtAReaderThatIsSlow) {
+  auto sender = connector("");
+  auto receiver = connector(kReceiverRole);
+  constexpr size_t kPieces = pull::kMaxOfferPieces;
+  const auto region = must(sender->allocate_memory(kPieces * 8));
+  fill_pattern(region->bytes(), 1);
+  std::vector<pull::RegisteredRange> ranges;
+  for (size_t i = 0; i < kPieces; ++i) ranges.push_back({region, i * 8, 8});
+  std::vector<std::string> keys;
+  std::atomic<size_t> freed{0};
+  for (size_t i = 0; i < pull::kMaxClaimEntries + 1; ++i) {
+    keys.push_back(fmt::format("k{}", i));
+    (void)must(sender->put_ranges(keys.back(), ranges, [&] { ++freed; }));
+  }
+  PullMetadata address;
+  address.source_host = sender->connection_info().host;
+  address.source_port = sender->connection_info().zmq_port;
+  std::vector<pull::GetRequest> requests;
+  for (const std::string& key : keys) requests.push_back(from(address, key));
+  // Some 6 MiB of grants, for a socket of some hundred KiB.
+  std::vector<Result<pull::Received>> got = receiver->get_many(requests);
+  for (auto& each : got) {
+    EXPECT_EQ(first_wrong(must(std::move(each)).piece.bytes(), 1), std::nullopt);
+  }
+  EXPECT_TRUE(eventually([&] { return freed == keys.size(); }));
 }
 
 TEST_F(PullOwnershipTest, CloseEndsWhatWaitsOnEitherSide) {
