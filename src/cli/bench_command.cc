@@ -111,9 +111,9 @@ void add_suite(CLI::App& app, int& exit_code) {
   };
   const auto args = std::make_shared<Arguments>();
   CLI::App* const command = app.add_subcommand("suite", "Measure every case that has a target");
-  command->add_option("name", args->suite, "engine, network, moriio, store or pull")
+  command->add_option("name", args->suite, "engine, network, moriio, store, pull or encoder-cache")
       ->required()
-      ->check(CLI::IsMember({"engine", "network", "moriio", "store", "pull"}));
+      ->check(CLI::IsMember({"engine", "network", "moriio", "store", "pull", "encoder-cache"}));
   add_huge_pages(*command, args->options.huge_pages);
   command->add_option("--only", args->options.only, "One group of cases, e.g. copy");
   command->add_option("--repetitions", args->options.repetitions, "Undisturbed ones to keep")

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/encoder_cache/encoder_cache_groups.h"
 #include "cli/bench/moriio/moriio_groups.h"
 #include "cli/bench/network/network_groups.h"
 #include "cli/bench/pull/pull_groups.h"
@@ -23,11 +24,12 @@ const char* relation_of(Goal goal) noexcept { return goal == Goal::kAtLeast ? ">
 }  // namespace
 
 Status run_suite(std::string_view name, SuiteContext& context) {
-  const std::span<const Group> groups = name == "network"  ? network_groups()
-                                        : name == "moriio" ? moriio_groups()
-                                        : name == "store"  ? store_groups()
-                                        : name == "pull"   ? pull_groups()
-                                                           : engine_groups();
+  const std::span<const Group> groups = name == "encoder-cache" ? encoder_cache_groups()
+                                        : name == "network"     ? network_groups()
+                                        : name == "moriio"      ? moriio_groups()
+                                        : name == "store"       ? store_groups()
+                                        : name == "pull"        ? pull_groups()
+                                                                : engine_groups();
   const std::string& only = context.options().only;
   bool found = false;
   for (const Group& group : groups) {

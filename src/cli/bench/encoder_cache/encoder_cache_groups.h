@@ -1,0 +1,17 @@
+#pragma once
+
+#include <span>
+
+#include "cli/bench/suite/groups.h"
+
+namespace stagelink::cli::bench {
+
+// All groups of the suite `encoder-cache`, in the order in which they run.
+std::span<const Group> encoder_cache_groups() noexcept;
+
+// registry registry-p99 registry-entry
+Status run_registry_group(SuiteContext& context);
+// waiters waiters-served waiters-threads waiters-idle-cpu
+Status run_waiters_group(SuiteContext& context);
+
+}  // namespace stagelink::cli::bench
