@@ -180,7 +180,7 @@ def _bytes_of(payload: Any) -> Any:
     """The bytes of a payload in memory of the host, without a copy where they are there."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return payload
-    if isinstance(payload, _core.PullBuffer) and not payload.device:
+    if isinstance(payload, _core.PullBuffer) and not payload.on_device:
         return memoryview(payload)
     tensor = payload.tensor if hasattr(payload, "release") else payload
     if not hasattr(tensor, "data_ptr") or tensor.dim() != 1 or tensor.element_size() != 1:

@@ -7,9 +7,12 @@ bytes travel by the package's ``TransferEngine``, from NPU to NPU.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import socket
+import struct
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +31,7 @@ _RANK_VARIABLES = (
     "MV2_COMM_WORLD_LOCAL_RANK",
 )
 _PORT_TRIES = 8
+_SIOCGIFADDR = 0x8915
 _TURNS = 64
 
 
@@ -56,10 +60,10 @@ class AscendPlane:
         self._engine = make_engine()
         self._host = _host_of(options)
         self._port = self._initialize(options)
-        self._check(
-            self._engine.register_memory(self._pool.address, self._pool.nbytes),
-            f"register memory pool ({self._pool.nbytes} bytes)",
-        )
+        registered = self._engine.register_memory(self._pool.address, self._pool.nbytes)
+        if registered.is_error():
+            self._engine.finalize()
+        self._check(registered, f"register memory pool ({self._pool.nbytes} bytes)")
 
     # What stagelink's connector calls: bindings/pull/py_data_plane.h.
 
@@ -228,8 +232,6 @@ def _local_device() -> int:
 
     A rank among tensor-parallel ones alone would send the ranks of other groups to one device.
     """
-    import sys
-
     npu = getattr(sys.modules.get("torch"), "npu", None)
     if npu is not None and npu.is_initialized():
         return int(npu.current_device())
@@ -246,6 +248,8 @@ def _local_device() -> int:
 def _host_of(options: Mapping[str, Any]) -> str:
     """The IPv4 address that the engine listens at; it knows no others."""
     host = str(options["advertise_host"] or options["host"])
+    if host.lower() in _AUTO_HOSTS and options["interface"]:
+        return _address_of(str(options["interface"]))
     if host.lower() in _AUTO_HOSTS:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
@@ -259,6 +263,18 @@ def _host_of(options: Mapping[str, Any]) -> str:
         raise InvalidArgument(
             f"host {host!r} has no IPv4 address, which protocol `ascend` needs: {error}"
         ) from error
+
+
+def _address_of(interface: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            request = struct.pack("256s", interface.encode()[:15])
+            return socket.inet_ntoa(fcntl.ioctl(probe, _SIOCGIFADDR, request)[20:24])
+        except OSError as error:
+            raise InvalidArgument(
+                f"interface {interface!r} has no IPv4 address, which protocol `ascend` needs: "
+                f"{error}"
+            ) from error
 
 
 def _free_port(host: str) -> int:

@@ -196,16 +196,14 @@ class YuanrongTransferEngineConnector:
     ) -> list[_Pulled | None]:
         """Pull several payloads at once, from any number of senders: one answer for each key."""
         core = self._open("get")
+        self._expect_sender(core, all(metadata or [None]))
         keys = [self._make_key(key, from_stage, to_stage) for key in get_keys]
         places: list[Mapping[str, Any] | None] = [None] * len(keys)
         if metadata is not None:
             places = list(metadata)
         left = max(0.0, deadline - time.monotonic())
         found = core.get_many(keys, places, left, left)
-        return [
-            self._result(key, place, outcome)
-            for key, place, outcome in zip(keys, places, found, strict=True)
-        ]
+        return [self._result(key, outcome) for key, outcome in zip(keys, found, strict=True)]
 
     def abandon_get(self, get_key: str) -> None:
         """Do nothing: a get that has returned has left nothing behind."""
@@ -331,8 +329,11 @@ class YuanrongTransferEngineConnector:
 
     def _close_plane(self) -> None:
         plane, self._plane = self._plane, None
-        if plane is not None:
-            plane.close()
+        try:
+            if plane is not None:
+                plane.close()
+        except Error as error:
+            self._logger.warning("YuanrongTransferEngineConnector: %s", error)
 
     def _offer(
         self,
@@ -385,28 +386,28 @@ class YuanrongTransferEngineConnector:
         self, key: str, metadata: Mapping[str, Any] | None, wait: float, timeout: float | None
     ) -> _Pulled | None:
         core = self._open("get")
+        self._expect_sender(core, bool(metadata))
         try:
             outcome = core.get(key, metadata, wait, timeout)
         except InvalidArgument as error:  # What the metadata says cannot be.
             core.refuse_get(False)
             self._logger.error("transfer_engine get failed for %s: %s", key, str(error))
             return None
-        return self._result(key, metadata, outcome)
+        return self._result(key, outcome)
 
-    def _result(
-        self,
-        key: str,
-        metadata: Mapping[str, Any] | None,
-        outcome: tuple[str, str, _core.Pulled | None],
-    ) -> _Pulled | None:
+    def _expect_sender(self, core: _core.PullConnector, has_metadata: bool) -> None:
+        if has_metadata or self._sender_known():
+            return
+        core.refuse_get(False)
+        raise SenderUnknown(
+            "get(metadata=None) requires sender_host and sender_zmq_port to be resolved. "
+            "Call update_sender_info(host, port) before polling."
+        )
+
+    def _result(self, key: str, outcome: tuple[str, str, _core.Pulled | None]) -> _Pulled | None:
         reason, message, pulled = outcome
         if pulled is not None:
             return self._received(key, *pulled)
-        if not metadata and not self._sender_known():
-            raise SenderUnknown(
-                "get(metadata=None) requires sender_host and sender_zmq_port to be resolved. "
-                "Call update_sender_info(host, port) before polling."
-            )
         if reason not in _NOT_YET:
             self._logger.error("transfer_engine get failed for %s: %s (%s)", key, message, reason)
         return None

@@ -17,7 +17,7 @@ from child import Child
 
 import stagelink as sl
 from stagelink import _core
-from stagelink.pull import EngineMissing
+from stagelink.pull import EngineMissing, ascend
 from stagelink.pull.ascend import device_of
 
 HERE = Path(__file__).parent
@@ -132,6 +132,17 @@ def test_the_device_is_told_or_known_and_never_guessed(monkeypatch: pytest.Monke
     for wrong in ("npu", "npu:", "npu:x", "cpu:0", "cuda:0", "npu:1 "):
         with pytest.raises(ValueError, match="device_name"):
             device_of(wrong)
+
+
+def test_the_engine_listens_at_an_ipv4_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"host": "auto", "advertise_host": "", "interface": "lo"}
+    assert ascend._host_of(options) == "127.0.0.1"
+    assert ascend._host_of({**options, "advertise_host": "10.1.2.3"}) == "10.1.2.3"
+    assert ascend._host_of({**options, "interface": ""}).count(".") == 3
+    with pytest.raises(ValueError, match="interface 'none0' has no IPv4"):
+        ascend._host_of({**options, "interface": "none0"})
+    with pytest.raises(ValueError, match="'::1' has no IPv4 address"):
+        ascend._host_of({**options, "host": "::1"})
 
 
 def test_a_data_plane_that_fails_is_an_end_with_its_words() -> None:
