@@ -22,6 +22,7 @@ __all__ = [
     "ConnectorPort",
     "ConnectorSpec",
     "EdgeBounds",
+    "KvRanks",
     "OmniTransferConfig",
     "compute_connector_zmq_port",
     "get_connectors_config_for_stage",
@@ -54,6 +55,17 @@ class EdgeBounds:
 
 
 @dataclass(frozen=True)
+class KvRanks:
+    """How the KV cache of an edge goes from the ranks of one stage to those of the next."""
+
+    from_tp: int
+    to_tp: int
+    kv_heads: int = 0
+    """Of the whole model; 0: not known."""
+    mla: bool = False
+
+
+@dataclass(frozen=True)
 class ConnectorPort:
     """A port that a sender listens on."""
 
@@ -73,6 +85,8 @@ class OmniTransferConfig:
     default_connector: ConnectorSpec | None = None
     bounds: dict[EdgeKey, EdgeBounds] = field(default_factory=dict)
     ports: list[ConnectorPort] = field(default_factory=list)
+    kv_ranks: dict[EdgeKey, KvRanks] = field(default_factory=dict)
+    """Of the edges whose sender has ``need_send_cache``."""
     enabled: bool = True
     """``runtime.enabled``; without it there are no edges and nothing is built."""
 
@@ -183,6 +197,10 @@ def _from_json(found: dict[str, Any]) -> OmniTransferConfig:
         config.connectors[key] = ConnectorSpec(edge["name"], edge["extra"])
         config.bounds[key] = EdgeBounds(edge["window_size"], edge["max_inflight"])
     config.ports = [ConnectorPort(**port) for port in found["ports"]]
+    for one in found["kv"]:
+        from_stage, _, to_stage = one["edge"].partition("->")
+        ranks = KvRanks(one["from_tp"], one["to_tp"], one["kv_heads"], one["mla"])
+        config.kv_ranks[from_stage, to_stage] = ranks
     return config
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..errors import InvalidArgument
+from ..omni_config import OmniTransferConfig
 
 __all__ = ["KvTransferConfig"]
 
@@ -99,6 +100,45 @@ class KvTransferConfig:
             if given.get(name) is not None:
                 given[name] = str(given[name])
         return cls(**given)
+
+    @classmethod
+    def of_pipeline(
+        cls, pipeline: OmniTransferConfig, stage_id: str | int, tp_rank: int = -1, **more: Any
+    ) -> KvTransferConfig:
+        """Read what a pipeline's file says of one stage; ``more`` are other fields.
+
+        A stage that sends its cache on one edge and receives on another needs two managers: this is
+        the sending one, or with ``need_recv_cache=True`` the other.
+        """
+        stage = str(stage_id)
+        receives = more.pop("need_recv_cache", False)
+        ends = (1,) if receives else (0, 1)
+        edges = [edge for end in ends for edge in pipeline.kv_ranks if edge[end] == stage]
+        if not edges:
+            raise InvalidArgument(f"stage {stage} neither sends nor receives a KV cache")
+        edge = edges[0]
+        spec, bounds, ranks = (
+            pipeline.connectors[edge],
+            pipeline.bounds[edge],
+            pipeline.kv_ranks[edge],
+        )
+        given: dict[str, Any] = {
+            "connector_config": {"type": spec.name, **spec.extra},
+            "from_stage": edge[0],
+            "to_stage": edge[1],
+            "stage_id": int(stage),
+            "engine_input_source": [edge[0]],
+            "need_send_cache": edge[0] == stage,
+            "need_recv_cache": edge[1] == stage,
+            "from_tp": ranks.from_tp,
+            "to_tp": ranks.to_tp,
+            "kv_heads": ranks.kv_heads,
+            "mla": ranks.mla,
+            "tp_rank": tp_rank,
+            "window_size": bounds.window_size,
+            "max_inflight": bounds.max_inflight,
+        }
+        return cls(**{**given, **more})
 
     def send_stages(self) -> tuple[str, str]:
         """Return both ends of the edge that this stage sends on."""
