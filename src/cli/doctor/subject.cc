@@ -7,11 +7,13 @@
 
 #include "base/text.h"
 #include "cli/config_check/pipeline_check.h"
+#include "cli/doctor/finding.h"
 #include "config/engine_config.h"
 #include "connector/omni_config/connector_names.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/transfer_config.h"
 #include "connector/omni_config/variables.h"
+#include "connector/pull/options.h"
 #include "connector/store/options.h"
 #include "store/shm/arena_file.h"
 
@@ -27,13 +29,6 @@ std::string text_of(const ConfigNode& extra, std::string_view key) {
   if (entry->value.is_null()) return {};
   auto text = omni::expand_variable(entry->value.text);
   return text.ok() ? *text : std::string();
-}
-
-std::string first_text(const ConfigNode& extra, std::initializer_list<std::string_view> keys) {
-  for (const std::string_view key : keys) {
-    if (std::string text = text_of(extra, key); !text.empty()) return text;
-  }
-  return {};
 }
 
 std::string edge_name(const omni::Edge& edge) {
@@ -72,49 +67,71 @@ class PipelineReader {
                               fmt::join(known, ", ")));
   }
 
-  bool concerns(const omni::Edge& edge) const {
-    return request_.stage.empty() || edge.from == request_.stage || edge.to == request_.stage;
+  bool chosen(const std::string& stage) const {
+    return request_.stage.empty() || stage == request_.stage;
   }
+  bool concerns(const omni::Edge& edge) const { return chosen(edge.from) || chosen(edge.to); }
 
   void add_listener(const omni::PortUse& use) {
     const omni::Edge& edge = config_.edges[use.edge];
-    if (!request_.stage.empty() && edge.from != request_.stage) return;
+    if (!chosen(edge.from)) return;
     if (request_.rank.has_value() && use.place.local_rank != *request_.rank) return;
+    add_listener(edge, omni::port_user(config_, use), use.port);
+  }
+
+  void add_listener(const omni::Edge& edge, std::string who, uint16_t port) {
     const ConfigNode& extra = edge.connector.extra;
     ListenPlace place;
-    place.who = omni::port_user(config_, use);
-    place.host = first_text(extra, {"host"});
+    place.who = std::move(who);
+    place.host = text_of(extra, "host");
     if (place.host.empty()) place.host = "auto";
-    place.interface = first_text(extra, {"interface"});
-    place.advertise = first_text(extra, {"advertise_host"});
-    place.port = use.port;
+    place.interface = text_of(extra, "interface");
+    place.advertise = text_of(extra, "advertise_host");
+    place.port = port;
     out_.listens.push_back(std::move(place));
   }
 
   Status add_transfer_engine(const omni::Edge& edge) {
     const ConfigNode& extra = edge.connector.extra;
-    SL_TRY(add_pool(edge));
+    SL_TRY(add_pools(edge));
     if (text_of(extra, "protocol") == "ascend") out_.ascend.push_back(edge_name(edge));
-    if (request_.stage.empty() || edge.to == request_.stage) SL_TRY(add_senders(edge));
+    SL_ASSIGN(const int64_t base, omni::base_port(extra));
+    // Any free port: it has no place in the plan of ports.
+    if (base == 0 && chosen(edge.from)) add_listener(edge, edge_name(edge), 0);
+    if (chosen(edge.to)) SL_TRY(add_senders(edge, base));
     return {};
   }
 
-  Status add_pool(const omni::Edge& edge) {
+  // One pool for each worker on either side.
+  Status add_pools(const omni::Edge& edge) {
     const ConfigNode& extra = edge.connector.extra;
-    const std::string size = text_of(extra, "memory_pool_size");
-    if (size.empty() || text_of(extra, "memory_pool_device") == "npu") return {};
-    const auto bytes = parse_bytes(size);
-    if (!bytes.ok()) {
-      return Status(
-          bytes.status().reason(),
-          fmt::format("{}: memory_pool_size: {}", edge_name(edge), bytes.status().message()));
+    if (text_of(extra, "memory_pool_device").starts_with("npu")) return {};
+    uint64_t bytes = pull::PullOptions().memory_pool_size;
+    if (const std::string size = text_of(extra, "memory_pool_size"); !size.empty()) {
+      const auto stated = parse_bytes(size);
+      if (!stated.ok()) {
+        return Status(
+            stated.status().reason(),
+            fmt::format("{}: memory_pool_size: {}", edge_name(edge), stated.status().message()));
+      }
+      bytes = *stated;
     }
-    out_.memory.push_back({"pool of " + edge_name(edge), *bytes, {}});
+    uint64_t workers = 0;
+    for (const omni::Stage& stage : config_.stages) {
+      if ((stage.id != edge.from && stage.id != edge.to) || !chosen(stage.id)) continue;
+      workers += request_.rank.has_value()
+                     ? 1
+                     : static_cast<uint64_t>(stage.replicas * stage.tensor_parallel);
+    }
+    constexpr uint64_t kMost = uint64_t{1} << 60;  // More than any machine has.
+    const uint64_t all = bytes > kMost / std::max<uint64_t>(workers, 1) ? kMost : bytes * workers;
+    out_.memory.push_back(
+        {fmt::format("{} of {}", counted(workers, "pool"), edge_name(edge)), all, {}});
     return {};
   }
 
   // Where a receiver finds its senders, if the configuration says so.
-  Status add_senders(const omni::Edge& edge) {
+  Status add_senders(const omni::Edge& edge, int64_t base) {
     const ConfigNode& extra = edge.connector.extra;
     const std::string host = text_of(extra, "sender_host");
     if (host.empty() || host == "auto") return {};
@@ -123,8 +140,9 @@ class PipelineReader {
       if (stage.id == edge.from) from = &stage;
     }
     if (from == nullptr) return {};
-    SL_ASSIGN(const int64_t base, omni::base_port(extra));
-    const std::string stated = text_of(extra, "sender_zmq_port");
+    std::string stated = text_of(extra, "sender_zmq_port");
+    if (stated == "auto" || stated == "0") stated.clear();
+    if (stated.empty() && base == 0) return {};  // It is told at run time.
     const auto purpose =
         from->sends_kv ? omni::PortPurpose::kKvTransfer : omni::PortPurpose::kRequestForwarding;
     for (int64_t rank = 0; rank < from->tensor_parallel; ++rank) {

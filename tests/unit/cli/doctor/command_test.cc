@@ -19,6 +19,7 @@
 #include "cli/doctor/child.h"
 #include "cli/doctor/peer/probe.h"
 #include "cli/doctor/peer/throughput.h"
+#include "cli/doctor/subject.h"
 #include "connector/zmq/socket.h"
 #include "engine/link/listen_socket.h"
 #include "stagelink/engine.h"
@@ -387,6 +388,31 @@ TEST(DoctorPipelineTest, PortsPeersAndDevicesOfAStageAreLookedAt) {
   EXPECT_TRUE(contains(receiver.out, "No fixed port")) << receiver.out;
   if (std::filesystem::exists("/dev/davinci0")) GTEST_SKIP() << "there are NPUs here";
   EXPECT_EQ(doctor({file, "--json", "--only", "npu"}).finding("npu_missing")["level"], "error");
+}
+
+TEST(DoctorPipelineTest, PoolsOfAllWorkersOfAStageAreAddedUp) {
+  const Tree tree;
+  const std::string file = tree.write("p.yaml", pipeline_of("auto"));
+  const auto needed = [&file](std::string stage, std::optional<int64_t> rank) {
+    auto subject = load_subject({.file = file, .stage = std::move(stage), .rank = rank});
+    EXPECT_TRUE(subject.ok()) << subject.status().to_string();
+    return subject->memory.front().bytes >> 30;
+  };
+  EXPECT_EQ(needed("", std::nullopt), 3U);  // Two ranks send, one receives.
+  EXPECT_EQ(needed("0", std::nullopt), 2U);
+  EXPECT_EQ(needed("0", 1), 1U);
+}
+
+TEST(DoctorPipelineTest, APortThatIsAnyFreeOneStillHasAnAddress) {
+  const Tree tree;
+  std::string text = pipeline_of("auto");
+  text.replace(text.find("21051"), 5, "auto");
+  text.replace(text.find("127.0.0.1"), 9, "203.0.113.7");
+  const std::string file = tree.write("p.yaml", text);
+  const auto outcome = doctor({file, "--json", "--only", "addresses", "--only", "peers"});
+  EXPECT_EQ(outcome.exit_code, kExitFailed) << outcome.err;
+  EXPECT_EQ(outcome.finding("address_not_local")["level"], "error");
+  EXPECT_EQ(Json::parse(outcome.out)["errors"], 1);  // The senders' ports are not known here.
 }
 
 TEST(DoctorCommandTest, WrongUsageIsExitTwo) {
