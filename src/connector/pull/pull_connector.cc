@@ -109,6 +109,15 @@ Result<std::shared_ptr<Home>> make_home(const PullOptions& options,
   return home;
 }
 
+void copy_into_pool(std::span<const std::span<const std::byte>> pieces,
+                    std::span<std::byte> into) noexcept {
+  size_t at = 0;
+  for (const auto from : pieces) {
+    if (!from.empty()) std::memcpy(into.data() + at, from.data(), from.size());
+    at += from.size();
+  }
+}
+
 }  // namespace
 
 // Sender, receiver and what they share.
@@ -239,11 +248,7 @@ Result<PullMetadata> PullConnector::put(std::string_view key,
     const Status status = core.home->plane->copy_in(pieces, into);
     if (!status.ok()) return core.count(key, bytes, status);
   } else {
-    size_t at = 0;
-    for (const auto from : pieces) {
-      if (!from.empty()) std::memcpy(into.data() + at, from.data(), from.size());
-      at += from.size();
-    }
+    copy_into_pool(pieces, into);
   }
   core.home->metrics.observe(PullPhase::kPutCopy, PullMetrics::Clock::now() - begin);
   return put_piece(key, *piece, terms);

@@ -1,10 +1,11 @@
 #include "connector/pull/receiver/receiver.h"
 
 #include <algorithm>
-#include <thread>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/eventfd.h>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -13,8 +14,9 @@
 namespace stagelink::pull {
 namespace {
 
-constexpr size_t kMostMeetings = 64;  // At the same time.
 constexpr Duration kAskTick = std::chrono::milliseconds(100);
+// So long the next grant is waited for before those that are there are pulled.
+constexpr Duration kMoreComes = std::chrono::milliseconds(1);
 
 using PullClock = PullMetrics::Clock;
 
@@ -69,98 +71,13 @@ Result<std::shared_ptr<SenderLink>> Receiver::link_of(const GetRequest& request)
                 "`sender_host` and `sender_zmq_port`, or call update_sender_info()");
 }
 
-ClaimResults Receiver::claim(std::span<const GetRequest> requests, const GetTerms& terms) {
-  return claim_until(requests, {terms.wait, deadline_of(terms), terms.interrupted});
-}
-
-ClaimResults Receiver::claim_until(std::span<const GetRequest> requests, const AskTerms& terms) {
-  ClaimResults results(requests.size());
-  std::vector<SenderAsk> asks;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    auto link = link_of(requests[i]);
-    if (!link.ok()) {
-      results[i].emplace(link.status());
-      continue;
-    }
-    const auto ask = std::find_if(asks.begin(), asks.end(),
-                                  [&](const SenderAsk& each) { return each.link() == *link; });
-    SenderAsk& of_sender =
-        ask != asks.end() ? *ask : asks.emplace_back(home_, *std::move(link), terms, results);
-    of_sender.add(requests[i], i);
-  }
-  const Status status = run(asks, terms);
-  for (SenderAsk& ask : asks) {
-    if (!ask.done()) ask.fail(status);
-  }
-  return results;
-}
-
-// A failure ends whatever has had no answer yet.
-Status Receiver::run(std::vector<SenderAsk>& asks, const AskTerms& terms) {
-  SL_TRY(home_->usable());
-  meet_all(asks);
-  std::vector<SenderAsk*> open;
-  for (SenderAsk& ask : asks) {
-    ask.ask();
-    open.push_back(&ask);
-  }
-  while (true) {
-    std::erase_if(open, [](const SenderAsk* ask) { return ask->done(); });
-    if (open.empty()) return {};
-    SL_TRY(home_->go_on(terms.interrupted));
-    if (open.size() == 1) {
-      open.front()->wait();
-    } else {
-      SL_TRY(wait_for_any(open, terms));
-    }
-    for (SenderAsk* ask : open) ask->look_at_clock();
-  }
-}
-
-// Senders that are known cost nothing. Of several others each is met by a thread, so that one which
-// is dead delays nobody.
-void Receiver::meet_all(std::vector<SenderAsk>& asks) {
-  std::vector<SenderAsk*> strangers;
-  for (SenderAsk& ask : asks) {
-    if (!ask.knows_sender()) strangers.push_back(&ask);
-  }
-  for (size_t first = 0; first < strangers.size(); first += kMostMeetings) {
-    const size_t last = std::min(strangers.size(), first + kMostMeetings);
-    std::vector<std::thread> threads;
-    for (size_t i = first + 1; i < last; ++i) {
-      threads.emplace_back([ask = strangers[i]] { ask->meet(); });
-    }
-    strangers[first]->meet();
-    for (std::thread& thread : threads) thread.join();
-  }
-}
-
-Status Receiver::wait_for_any(std::span<SenderAsk* const> asks, const AskTerms& terms) {
-  std::vector<zmq::PollItem> items;
-  items.push_back({.fd = home_->stop.get(), .want_read = true});
-  for (const SenderAsk* ask : asks) items.push_back(ask->poll_item());
-  const Deadline tick = Deadline::earlier(terms.deadline, Deadline::in(kAskTick));
-  SL_TRY(zmq::poll(home_->context->library(), items, tick));
-  for (size_t i = 0; i < asks.size(); ++i) {
-    if (items[i + 1].readable) asks[i]->take_ready();
-  }
-  return {};
-}
-
-std::vector<ReadOutcome> Receiver::read(std::span<const PartsOfClaim> reads,
-                                        Duration timeout) const {
-  const Duration time = timeout > Duration::zero() ? timeout : Duration(Deadline::kLongest);
-  return reader_.read(reads, Deadline::in(time));
-}
-
-// --- Gets ---
-
 // One get, from its claim to its value.
 class Receiver::Pull {
  public:
-  Pull(const GetRequest& request, Result<std::unique_ptr<ClaimState>> claim)
+  Pull(const GetRequest& request, Result<std::unique_ptr<ClaimState>> claim, Duration query)
       : request_(request), status_(claim.status()) {
     if (claim.ok()) claim_ = *std::move(claim);
+    received_.times.query = query;
   }
 
   // Finds a place for the payload.
@@ -194,13 +111,13 @@ class Receiver::Pull {
   ClaimState* claim() const noexcept { return claim_.get(); }
   bool ok() const noexcept { return status_.ok(); }
 
-  Result<Received> finish(Duration query, Duration total) {
+  void set_total(Duration total) noexcept { received_.times.total = total; }
+
+  Result<Received> finish() {
     if (!status_.ok()) return status_;
     received_.bytes = claim_->body.bytes;
     received_.generation = claim_->body.generation;
     received_.is_fast_path = claim_->body.is_fast_path;
-    received_.times.query = query;
-    received_.times.total = total;
     return std::move(received_);
   }
 
@@ -233,43 +150,143 @@ class Receiver::Pull {
   Received received_;
 };
 
+// All gets of one call.
+class Receiver::Pulls {
+ public:
+  Pulls(const Receiver& receiver, std::span<const GetRequest> requests, const AskTerms& terms,
+        ClaimResults& claims)
+      : receiver_(receiver),
+        requests_(requests),
+        terms_(terms),
+        claims_(claims),
+        begin_(PullClock::now()),
+        pulls_(requests.size()) {}
+
+  // Claims have been answered that nobody has looked at.
+  bool has_ready() const noexcept {
+    for (size_t i = 0; i < pulls_.size(); ++i) {
+      if (claims_[i].has_value() && !pulls_[i].has_value()) return true;
+    }
+    return false;
+  }
+
+  // Reads and releases what is ready, all of it at once.
+  void pull_ready() {
+    const auto claimed = PullClock::now();
+    std::vector<PartsOfClaim> reads;
+    std::vector<Pull*> reading;
+    for (size_t i = 0; i < pulls_.size(); ++i) {
+      if (!claims_[i].has_value() || pulls_[i].has_value()) continue;
+      Pull& pull = pulls_[i].emplace(requests_[i], *std::move(claims_[i]), claimed - begin_);
+      pull.allocate(*receiver_.home_, terms_);
+      const auto parts = pull.parts();
+      if (!parts.has_value()) continue;
+      reads.push_back(*parts);
+      reading.push_back(&pull);
+    }
+    const auto allocated = PullClock::now();
+    std::vector<ReadOutcome> outcomes = receiver_.reader_.read(reads, terms_.deadline);
+    const auto read = PullClock::now();
+    std::vector<ClaimState*> consumed;
+    for (size_t i = 0; i < reading.size(); ++i) {
+      reading[i]->take(std::move(outcomes[i]), read - allocated);
+      consumed.push_back(reading[i]->ok() ? reading[i]->claim() : nullptr);
+    }
+    ClaimState::end_all(consumed, true);
+    const auto done = PullClock::now();
+    for (Pull* const pull : reading) pull->set_total(done - begin_);
+  }
+
+  std::vector<Result<Received>> finish() {
+    std::vector<Result<Received>> results;
+    results.reserve(pulls_.size());
+    for (std::optional<Pull>& pull : pulls_) results.push_back(pull->finish());
+    return results;
+  }
+
+ private:
+  const Receiver& receiver_;
+  const std::span<const GetRequest> requests_;
+  const AskTerms& terms_;
+  ClaimResults& claims_;
+  const PullClock::time_point begin_;
+  std::vector<std::optional<Pull>> pulls_;
+};
+
+// The senders of one call, until each key has had its answer.
+class Receiver::Asking {
+ public:
+  Asking(std::shared_ptr<Home> home, const AskTerms& terms, ClaimResults& results, Pulls* pulls)
+      : home_(std::move(home)), terms_(terms), results_(results), pulls_(pulls) {}
+
+  void add(std::shared_ptr<SenderLink> link, const GetRequest& request, size_t index) {
+    const auto ask = std::find_if(asks_.begin(), asks_.end(),
+                                  [&](const SenderAsk& each) { return each.link() == link; });
+    SenderAsk& of_sender =
+        ask != asks_.end() ? *ask : asks_.emplace_back(home_, std::move(link), terms_, results_);
+    of_sender.add(request, index);
+  }
+
+  void run() {
+    const Status status = run_open();
+    for (SenderAsk& ask : asks_) {
+      if (!ask.done()) ask.fail(status);
+    }
+  }
+
+ private:
+  // A failure ends whatever has had no answer yet.
+  Status run_open();
+  void begin();
+  Status wait();
+  Status wait_for_any(const Deadline& deadline);
+  size_t pending() const noexcept;
+
+  const std::shared_ptr<Home> home_;
+  const AskTerms& terms_;
+  ClaimResults& results_;
+  Pulls* const pulls_;
+  std::vector<SenderAsk> asks_;
+  std::vector<SenderAsk*> open_;
+  std::shared_ptr<const UniqueFd> met_;  // An eventfd; null without meetings.
+};
+
+ClaimResults Receiver::claim(std::span<const GetRequest> requests, const GetTerms& terms) {
+  ClaimResults results(requests.size());
+  claim_until(requests, {terms.wait, deadline_of(terms), terms.interrupted}, results, nullptr);
+  return results;
+}
+
 std::vector<Result<Received>> Receiver::get(std::span<const GetRequest> requests,
                                             const GetTerms& terms) {
-  const auto begin = PullClock::now();
   const AskTerms until{terms.wait, deadline_of(terms), terms.interrupted};
-  ClaimResults claims = claim_until(requests, until);
-  const auto claimed = PullClock::now();
-  std::vector<Pull> pulls;
-  pulls.reserve(requests.size());
-  for (size_t i = 0; i < requests.size(); ++i) {
-    pulls.emplace_back(requests[i], *std::move(claims[i]));
-  }
-  for (Pull& pull : pulls) pull.allocate(*home_, until);
-  std::vector<PartsOfClaim> reads;
-  std::vector<Pull*> reading;
-  for (Pull& pull : pulls) {
-    const auto parts = pull.parts();
-    if (!parts.has_value()) continue;
-    reads.push_back(*parts);
-    reading.push_back(&pull);
-  }
-  const auto allocated = PullClock::now();
-  std::vector<ReadOutcome> outcomes = reader_.read(reads, until.deadline);
-  const auto read = PullClock::now();
-  for (size_t i = 0; i < reading.size(); ++i) {
-    reading[i]->take(std::move(outcomes[i]), read - allocated);
-  }
-  std::vector<ClaimState*> consumed;
-  for (const Pull& pull : pulls) consumed.push_back(pull.ok() ? pull.claim() : nullptr);
-  ClaimState::end_all(consumed, true);
-
-  std::vector<Result<Received>> results;
-  results.reserve(pulls.size());
-  for (size_t i = 0; i < pulls.size(); ++i) {
-    results.push_back(pulls[i].finish(claimed - begin, PullClock::now() - begin));
-    count(requests[i], results.back());
-  }
+  ClaimResults claims(requests.size());
+  Pulls pulls(*this, requests, until, claims);
+  claim_until(requests, until, claims, &pulls);
+  pulls.pull_ready();
+  std::vector<Result<Received>> results = pulls.finish();
+  for (size_t i = 0; i < results.size(); ++i) count(requests[i], results[i]);
   return results;
+}
+
+void Receiver::claim_until(std::span<const GetRequest> requests, const AskTerms& terms,
+                           ClaimResults& results, Pulls* pulls) {
+  Asking asking(home_, terms, results, pulls);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    auto link = link_of(requests[i]);
+    if (link.ok()) {
+      asking.add(*std::move(link), requests[i], i);
+    } else {
+      results[i].emplace(link.status());
+    }
+  }
+  asking.run();
+}
+
+std::vector<ReadOutcome> Receiver::read(std::span<const PartsOfClaim> reads,
+                                        Duration timeout) const {
+  const Duration time = timeout > Duration::zero() ? timeout : Duration(Deadline::kLongest);
+  return reader_.read(reads, Deadline::in(time));
 }
 
 void Receiver::count(const GetRequest& request, const Result<Received>& outcome) {
@@ -289,6 +306,84 @@ void Receiver::count(const GetRequest& request, const Result<Received>& outcome)
   log(LogLevel::kWarning, "pull",
       fmt::format("get of {} failed: {}", escape_control(request.key.substr(0, 200)),
                   status.to_string()));
+}
+
+// --- Asking ---
+
+Status Receiver::Asking::run_open() {
+  SL_TRY(home_->usable());
+  begin();
+  while (true) {
+    std::erase_if(open_, [](const SenderAsk* ask) { return ask->done(); });
+    if (open_.empty()) return {};
+    SL_TRY(home_->go_on(terms_.interrupted));
+    for (SenderAsk* ask : open_) ask->end_meeting();
+    const size_t before = pending();
+    if (before > 0) SL_TRY(wait());
+    for (SenderAsk* ask : open_) ask->look_at_clock();
+    // When nothing more comes at once, there is time to pull what has come.
+    if (pulls_ != nullptr && pending() == before && before > 0 && pulls_->has_ready()) {
+      pulls_->pull_ready();
+    }
+  }
+}
+
+// Senders that are known cost nothing. One other is met right here, unless it may be waited for;
+// several are met by threads, so that one which is dead delays nobody.
+void Receiver::Asking::begin() {
+  std::vector<SenderAsk*> strangers;
+  for (SenderAsk& ask : asks_) {
+    open_.push_back(&ask);
+    if (!ask.knows_sender()) strangers.push_back(&ask);
+  }
+  if (strangers.size() == 1 && terms_.wait <= Duration::zero()) {
+    strangers.front()->meet();
+  } else if (!strangers.empty()) {
+    met_ = std::make_shared<const UniqueFd>(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    for (SenderAsk* ask : strangers) ask->begin_meeting(met_);
+  }
+  for (SenderAsk* ask : open_) {
+    if (!ask->is_meeting()) ask->ask();
+  }
+}
+
+size_t Receiver::Asking::pending() const noexcept {
+  size_t count = 0;
+  for (const SenderAsk* ask : open_) count += ask->pending();
+  return count;
+}
+
+Status Receiver::Asking::wait() {
+  const bool has_more_to_do = pulls_ != nullptr && pulls_->has_ready();
+  const Deadline deadline = has_more_to_do
+                                ? Deadline::earlier(terms_.deadline, Deadline::in(kMoreComes))
+                                : terms_.deadline;
+  if (open_.size() > 1 || open_.front()->is_meeting()) return wait_for_any(deadline);
+  open_.front()->wait(deadline);
+  return {};
+}
+
+Status Receiver::Asking::wait_for_any(const Deadline& deadline) {
+  std::vector<zmq::PollItem> items;
+  std::vector<SenderAsk*> waiting;
+  items.push_back({.fd = home_->stop.get(), .want_read = true});
+  if (met_ != nullptr) items.push_back({.fd = met_->get(), .want_read = true});
+  const size_t first = items.size();
+  for (SenderAsk* ask : open_) {
+    if (ask->is_meeting() || ask->done()) continue;
+    waiting.push_back(ask);
+    items.push_back(ask->poll_item());
+  }
+  const Deadline tick = Deadline::earlier(deadline, Deadline::in(kAskTick));
+  SL_TRY(zmq::poll(home_->context->library(), items, tick));
+  if (met_ != nullptr && items[1].readable) {
+    eventfd_t ignored = 0;
+    ::eventfd_read(met_->get(), &ignored);
+  }
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    if (items[first + i].readable) waiting[i]->take_ready();
+  }
+  return {};
 }
 
 }  // namespace stagelink::pull

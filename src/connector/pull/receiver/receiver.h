@@ -35,13 +35,14 @@ class Receiver {
 
  private:
   class Pull;
+  class Pulls;
   Deadline deadline_of(const GetTerms& terms) const noexcept;
-  ClaimResults claim_until(std::span<const GetRequest> requests, const AskTerms& terms);
+  // `pulls`, if there are some, take what has been granted while other keys are still waited for.
+  void claim_until(std::span<const GetRequest> requests, const AskTerms& terms,
+                   ClaimResults& results, Pulls* pulls);
   Result<std::shared_ptr<SenderLink>> link_of(const GetRequest& request)
       SL_EXCLUDES(default_mutex_);
-  Status run(std::vector<SenderAsk>& asks, const AskTerms& terms);
-  void meet_all(std::vector<SenderAsk>& asks);
-  Status wait_for_any(std::span<SenderAsk* const> asks, const AskTerms& terms);
+  class Asking;
   void count(const GetRequest& request, const Result<Received>& outcome);
 
   const std::shared_ptr<Home> home_;

@@ -50,11 +50,23 @@ bool SenderAsk::knows_sender() {
 }
 
 void SenderAsk::meet() {
-  const Deadline deadline =
-      Deadline::earlier(terms_.deadline, Deadline::in(home_->options.ask_timeout));
-  auto life = link_->life(deadline);
+  auto life = link_->life(terms_.deadline);
   if (!life.ok()) return fail(life.status());
   life_ = *std::move(life);
+}
+
+void SenderAsk::begin_meeting(const std::shared_ptr<const UniqueFd>& wake) {
+  const Deadline until = Deadline::earlier(terms_.deadline, Deadline::in(terms_.wait));
+  meeting_ = std::make_unique<Meeting>(home_, link_, terms_.deadline, until, wake);
+}
+
+void SenderAsk::end_meeting() {
+  if (meeting_ == nullptr || !meeting_->is_over()) return;
+  auto life = meeting_->take();
+  meeting_.reset();
+  if (!life.ok()) return fail(life.status());
+  life_ = *std::move(life);
+  ask();
 }
 
 void SenderAsk::ask() {
@@ -86,7 +98,9 @@ void SenderAsk::ask() {
   }
 }
 
-void SenderAsk::wait() { take(lease_->receive(answer_by_, home_->stop.get())); }
+void SenderAsk::wait(const Deadline& deadline) {
+  take(lease_->receive(Deadline::earlier(answer_by_, deadline), home_->stop.get()));
+}
 
 void SenderAsk::take_ready() { take(lease_->receive(Deadline::in(Duration::zero()), -1)); }
 
@@ -167,7 +181,7 @@ void SenderAsk::lose(const Status& status) {
 }
 
 void SenderAsk::look_at_clock() {
-  if (done() || !answer_by_.passed()) return;
+  if (done() || is_meeting() || !answer_by_.passed()) return;
   const bool silent = !terms_.deadline.passed();
   if (silent) {
     return fail(Status(Reason::kStopped,

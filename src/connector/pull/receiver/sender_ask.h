@@ -9,6 +9,7 @@
 #include "connector/pull/claim.h"
 #include "connector/pull/pull_types.h"
 #include "connector/pull/receiver/claim_state.h"
+#include "connector/pull/receiver/meeting.h"
 #include "connector/pull/receiver/sender_link.h"
 
 namespace stagelink::pull {
@@ -37,13 +38,19 @@ class SenderAsk {
   bool knows_sender();
   // Finds the sender's life; a failure is that of all keys.
   void meet();
+  // The same on another thread, which writes `wake`, and for as long as the keys are waited for.
+  void begin_meeting(const std::shared_ptr<const UniqueFd>& wake);
+  bool is_meeting() const noexcept { return meeting_ != nullptr; }
+  // If the meeting is over: sends the claims.
+  void end_meeting();
   // Sends the claims.
   void ask();
-  // Waits for the next answer at most until something has to be looked at.
-  void wait();
+  // Waits for the next answer, at most until something has to be looked at.
+  void wait(const Deadline& deadline);
   // Takes what has come, without waiting.
   void take_ready();
   bool done() const noexcept { return pending_.empty(); }
+  size_t pending() const noexcept { return pending_.size(); }
   // Ends what has had no answer in time.
   void look_at_clock();
   // Ends everything that has had no answer.
@@ -75,7 +82,8 @@ class SenderAsk {
   std::vector<Pending> pending_;
   std::shared_ptr<SenderLife> life_;
   SenderLife::Lease lease_;  // Goes before the life.
-  bool was_known_ = false;   // The life was met by an earlier call, and may be over.
+  std::unique_ptr<Meeting> meeting_;
+  bool was_known_ = false;  // The life was met by an earlier call, and may be over.
   Deadline answer_by_;
   Deadline::Clock::time_point sent_{};
 };

@@ -14,6 +14,9 @@ namespace {
 constexpr size_t kMaxIdleLines = 64;
 constexpr size_t kMaxUnsent = 4096;
 constexpr size_t kMaxSessions = 64;
+// For a line over ZeroMQ that was made to release claims.
+constexpr Duration kFirstConnection = std::chrono::milliseconds(50);
+constexpr Duration kJoinTime = std::chrono::seconds(5);
 
 Status silent(const Endpoint& sender, const Status& why, const Home& home) {
   return Status(
@@ -47,19 +50,20 @@ Result<std::optional<WelcomeMessage>> read_welcome(MessageSpan answer, const End
 Result<std::shared_ptr<SenderLife>> SenderLife::meet(Home& home, const Endpoint& sender,
                                                      const Deadline& deadline) {
   SL_ASSIGN(std::shared_ptr<Line> line, ZmqLine::connect(home.context, sender));
+  const Deadline answer_by = Deadline::earlier(deadline, Deadline::in(home.options.ask_timeout));
   Message hello;
   encode(HelloMessage{home.receiver}, hello);
-  if (const Status sent = line->send(hello, deadline); !sent.ok()) {
+  if (const Status sent = line->send(hello, answer_by); !sent.ok()) {
     if (sent.code() != Code::kTimedOut) return silent(sender, sent, home);
     return silent(sender, Status(Reason::kConnectTimeout, "no connection in time"), home);
   }
   std::optional<MessageSpan> answer;
   while (!answer.has_value()) {
     SL_TRY(home.usable());
-    if (deadline.passed()) {
+    if (answer_by.passed()) {
       return silent(sender, Status(Reason::kTimedOut, "no answer in time"), home);
     }
-    SL_ASSIGN(answer, line->receive(deadline, home.stop.get()));
+    SL_ASSIGN(answer, line->receive(answer_by, home.stop.get()));
   }
   SL_ASSIGN(auto welcome, read_welcome(*answer, sender));
   if (!welcome.has_value() && !home.options.compat_030) {
@@ -88,7 +92,9 @@ Status SenderLife::join(const Deadline& deadline) {
                               sender_.to_string()));
   }
   use_zmq_.store(welcome_.socket_path.empty() || welcome_.host != host_id());
-  const Duration time = std::max<Duration>(deadline.left(), std::chrono::milliseconds(1));
+  // It has answered: its engine is given the time that engines have for each other.
+  const Duration time =
+      std::clamp<Duration>(deadline.left(), std::chrono::milliseconds(1), kJoinTime);
   SL_ASSIGN(Peer peer, home_.engine->connect(std::span<const std::byte>(welcome_.engine), time));
   peer_ = std::make_shared<Peer>(std::move(peer));
   SL_ASSIGN(base_session_,
@@ -142,8 +148,14 @@ void SenderLife::release(std::span<const ReleaseEntry> entries) {
     unsent_.clear();
   }
   message.entries.insert(message.entries.end(), entries.begin(), entries.end());
-  const std::shared_ptr<Line> line = take_idle();
-  const Deadline now = Deadline::in(Duration::zero());
+  std::shared_ptr<Line> line = take_idle();
+  Deadline now = Deadline::in(Duration::zero());
+  if (line == nullptr) {
+    // All are waiting for answers.
+    auto fresh = connect_line();
+    if (fresh.ok()) line = *std::move(fresh);
+    if (line != nullptr && !line->is_local()) now = Deadline::in(kFirstConnection);
+  }
   size_t sent = 0;
   thread_local Message t_release;
   while (line != nullptr && sent < message.entries.size()) {
@@ -157,7 +169,10 @@ void SenderLife::release(std::span<const ReleaseEntry> entries) {
               home_.receiver, welcome_.life, {first, first + static_cast<ptrdiff_t>(count)}},
           t_release);
     }
-    if (!line->send(t_release, now).ok()) break;
+    if (const Status said = line->send(t_release, now); !said.ok()) {
+      if (said.code() != Code::kTimedOut) line.reset();  // It has ended.
+      break;
+    }
     sent += count;
   }
   if (line != nullptr) give_back(line);

@@ -47,8 +47,9 @@ class SenderLife {
     std::shared_ptr<Line> line_;
   };
 
-  // Asks the sender who it is, and connects the engine to it. Errors: unreachable (nobody answers),
-  // incompatible (version; a peer of 0.30 without `compat_030`), those of Engine::connect.
+  // Asks the sender who it is, for at most `ask_timeout`, and connects the engine to it. Errors:
+  // unreachable (nobody answers), incompatible (version; a peer of 0.30 without `compat_030`),
+  // those of Engine::connect.
   static Result<std::shared_ptr<SenderLife>> meet(Home& home, const Endpoint& sender,
                                                   const Deadline& deadline);
   SenderLife(Home& home, Endpoint sender, WelcomeMessage welcome) noexcept;

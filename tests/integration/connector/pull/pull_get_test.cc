@@ -95,6 +95,39 @@ TEST_F(PullWaitTest, EndsAtItsTimeAndLeavesNothingBehind) {
   EXPECT_TRUE(eventually([&] { return sender.health().waiting == 0; }));
 }
 
+TEST_F(PullWaitTest, ASenderThatStartsLaterIsWaitedFor) {
+  PullMetadata address;
+  address.source_host = "127.0.0.1";
+  {
+    auto former = connector("");
+    address.source_port = former->connection_info().zmq_port;
+  }
+  auto receiver = connector(R"("role": "receiver", "ask_timeout": "100ms")");
+  auto got = std::async(std::launch::async, [&] { return get(*receiver, "k", address, 30s); });
+  PullPeer sender(json(fmt::format(R"("zmq_port": {})", address.source_port)));
+  (void)must(sender.put("k", 3, 100));
+  EXPECT_EQ(first_wrong(must(got.get()).piece.bytes(), 3), std::nullopt);
+}
+
+TEST_F(PullWaitTest, AKeyThatIsMissingHoldsUpNoOther) {
+  PullPeer sender(json(""));
+  auto receiver = connector(R"("role": "receiver")");
+  (void)must(sender.put("there", 1, kMib));
+  auto got = std::async(std::launch::async, [&] {
+    const std::vector<GetRequest> requests = {
+        {.key = "later", .metadata = &sender.address(), .into = {}},
+        {.key = "there", .metadata = &sender.address(), .into = {}}};
+    return receiver->get_many(requests, {.wait = 30s});
+  });
+  // Read and released, while the other is waited for.
+  ASSERT_TRUE(eventually([&] { return sender.health().offers == 0; }));
+  EXPECT_EQ(sender.health().waiting, 1u);
+  (void)must(sender.put("later", 2, 1000));
+  auto results = got.get();
+  EXPECT_EQ(first_wrong(must(std::move(results[0])).piece.bytes(), 2), std::nullopt);
+  EXPECT_EQ(first_wrong(must(std::move(results[1])).piece.bytes(), 1), std::nullopt);
+}
+
 TEST_F(PullWaitTest, OfManyKeysOfSeveralSendersEachHasItsOwnOutcome) {
   PullPeer first(json(""));
   PullPeer second(json(""));

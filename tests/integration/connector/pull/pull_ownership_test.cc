@@ -3,6 +3,7 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <thread>
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -112,7 +113,7 @@ TEST_F(PullOwnershipTest, ADeadReceiverTakesItsClaimsWithIt) {
 }
 
 TEST_F(PullOwnershipTest, ADeadSenderIsToldAndItsSuccessorIsMetAnew) {
-  auto receiver = connector(kReceiverRole);
+  auto receiver = connector(R"("role": "receiver", "ask_timeout": "300ms")");
   PullMetadata address;
   {
     PullPeer sender(json(""));
@@ -249,6 +250,35 @@ TEST_F(PullOwnershipTest, CloseWaitsForReadersAndSaysHowManyThereStillAre) {
   EXPECT_OK(read(*receiver, held, 1));
   receiver->finish(std::move(held));
   EXPECT_OK(closed.get());
+}
+
+TEST_F(PullOwnershipTest, ThreadsThatPutAndGetEndWhenEitherSideCloses) {
+  for (const bool sender_first : {true, false}) {
+    auto sender = connector("");
+    auto receiver = connector(R"("role": "receiver", "ask_timeout": "300ms")");
+    PullMetadata address;
+    address.source_host = sender->connection_info().host;
+    address.source_port = sender->connection_info().zmq_port;
+    std::atomic<int> rounds{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&, key = fmt::format("k{}", i)] {
+        const std::vector<std::byte> bytes(5000, std::byte{7});
+        const std::span<const std::byte> piece = bytes;
+        while (sender->put(key, std::span(&piece, 1)).ok()) rounds.fetch_add(1);
+      });
+      threads.emplace_back([&, key = fmt::format("k{}", i)] {
+        while (true) {
+          const auto got = get(*receiver, key, address, 50ms);
+          if (!got.ok() && got.status().code() != Code::kTimedOut) break;
+        }
+      });
+    }
+    ASSERT_TRUE(eventually([&] { return rounds.load() > 20; }));
+    EXPECT_OK((sender_first ? sender : receiver)->close());
+    EXPECT_OK((sender_first ? receiver : sender)->close());
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 TEST_F(PullOwnershipTest, APieceOutlivesItsConnector) {

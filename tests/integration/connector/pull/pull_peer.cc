@@ -215,7 +215,7 @@ std::string pull_json(const std::string& runtime_dir, std::string_view keys) {
   std::string out = fmt::format(R"({{"runtime_dir": "{}")", runtime_dir);
   for (const auto& [name, value] :
        {std::pair("host", R"("127.0.0.1")"), std::pair("memory_pool_size", "16777216"),
-        std::pair("max_offers", "256")}) {
+        std::pair("max_offers", "256"), std::pair("ask_timeout", R"("20s")")}) {
     if (keys.find(fmt::format("\"{}\"", name)) != std::string_view::npos) continue;
     out += fmt::format(R"(, "{}": {})", name, value);
   }
