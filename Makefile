@@ -1,7 +1,7 @@
 # Each target sets up what it needs: Debian packages (as root; otherwise it prints the command to
 # run) and, for the Python side, a virtual environment in .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo build test quick-test test-store test-vllm test-omni bench lint format docs aarch64 clean
+.PHONY: help demo build test quick-test test-store test-registry test-vllm test-omni bench lint format docs aarch64 clean
 MAKEFLAGS += --no-print-directory
 CMAKE_QUIET := --log-level=WARNING
 
@@ -35,6 +35,13 @@ test-store: ## Kill processes inside the arena thousands of times; objects beyon
 	STAGELINK_HUGE_OBJECT=1 build/release/yuanrong_tests --gtest_filter='YuanrongHugeTest.*'
 	cd tests/python && STAGELINK_HUGE_OBJECT=1 PYTHONPATH=$(CURDIR)/build/release/python \
 	  $(CURDIR)/.venv/bin/python -m pytest connector/store -k two_gib
+
+test-registry: ## The encoder cache's registry under wrk for a minute, killed on the way
+	@tools/setup.sh test load
+	@cmake --preset release $(CMAKE_QUIET) -DSTAGELINK_TESTS=ON
+	@cmake --build --preset release --target integration_tests
+	STAGELINK_REGISTRY_LOAD=60s build/release/integration_tests \
+	  --gtest_filter='RegistryProcessTest.*'
 
 test-vllm: ## Run the tests between real vLLM engines (minutes; needs vLLM, see tests/vllm/run.sh)
 	@tests/vllm/run.sh

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Usage: tools/setup.sh PROFILE...     with PROFILE in: build test lint aarch64
+# Usage: tools/setup.sh PROFILE...     with PROFILE in: build test load lint aarch64
 #
 # Makes sure that the Debian packages a profile needs are there: looks for the command or the file
 # that is needed, and installs what is missing with apt-get when run as root. Otherwise it prints
@@ -65,6 +65,10 @@ profile_test() {
     "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))' 2>/dev/null)/Python.h"
 }
 
+profile_load() {
+  need wrk command wrk
+}
+
 profile_lint() {
   profile_test
   need clang-format command clang-format
@@ -78,9 +82,9 @@ profile_aarch64() {
 
 for profile in "$@"; do
   case $profile in
-    build | test | lint | aarch64) "profile_$profile" ;;
+    build | test | load | lint | aarch64) "profile_$profile" ;;
     *)
-      echo "setup: no profile is called '$profile' (build test lint aarch64)" >&2
+      echo "setup: no profile is called '$profile' (build test load lint aarch64)" >&2
       exit 2
       ;;
   esac
