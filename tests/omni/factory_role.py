@@ -1,7 +1,8 @@
 """One stage of a pipeline, with vLLM-Omni's own loader and factory: `factory_role.py STAGE FILE`.
 
-Stage 0 puts, stage 1 gets; each prints what it has done as JSON. `compare FOLDER` instead compares
-our reading of every deployment that vLLM-Omni ships with its own.
+Stage 0 puts, stage 1 gets; each prints what it has done as JSON. `pull STAGE FILE` does so with a
+connector that pulls; `compare FOLDER` instead compares our reading of every deployment that
+vLLM-Omni ships with its own.
 """
 
 import json
@@ -59,6 +60,44 @@ def stage(package: Any, stage_id: int, file: str) -> dict[str, Any]:
     return out
 
 
+def pulling_stage(package: Any, stage_id: int, file: str) -> dict[str, Any]:
+    """The same with a connector to which the host gives a role and ports."""
+    from vllm_omni.distributed.omni_connectors.utils import config as data
+    from vllm_omni.distributed.omni_connectors.utils import initialization
+
+    config = package.load_omni_transfer_config(file)
+    spec = next(iter(config.connectors.values()))
+    for module in (data, initialization):
+        assert spec.name in module.TRANSFER_ENGINE_CONNECTOR_NAMES, module
+    made = initialization.create_connectors_from_config(
+        config.connectors, caller_stage_id=stage_id, purpose="kv_transfer"
+    )
+    connector = made["0", "1"]
+    kind = type(connector)
+    out: dict[str, Any] = {
+        "class": f"{kind.__module__}.{kind.__name__}",
+        "base": isinstance(connector, package.OmniConnectorBase),
+        "stage_id": connector.stage_id,
+        "port": connector.sender_zmq_port if stage_id else connector.zmq_port,
+        "can_put": connector.can_put,
+    }
+    deadline = time.monotonic() + 100
+    if stage_id == 0:
+        out["put"] = connector.put("0", "1", "req_0_0", PAYLOAD)[:2]
+        while connector.health()["offers"] and time.monotonic() < deadline:
+            time.sleep(0.01)
+        out["offers"] = connector.health()["offers"]
+    else:
+        data = None
+        while data is None and time.monotonic() < deadline:  # The sender may not be there yet.
+            got = connector.get_with_deadline("0", "1", "req_0_0", deadline=time.monotonic() + 1)
+            data = None if got is None else got[0]
+        assert data is not None
+        out["equal"] = bool(data["hidden"].equal(PAYLOAD["hidden"]))
+    connector.close()
+    return out
+
+
 def compare(package: Any, folder: Path) -> dict[str, Any]:
     """Edges, stages and ports of every file: theirs and ours."""
     from vllm_omni.distributed.omni_connectors.utils import initialization as theirs
@@ -100,6 +139,8 @@ def main() -> None:
         package = host.connectors()
     if sys.argv[1] == "compare":
         print(json.dumps(compare(package, Path(sys.argv[2]))))
+    elif sys.argv[1] == "pull":
+        print(json.dumps(pulling_stage(package, int(sys.argv[2]), sys.argv[3])))
     else:
         print(json.dumps(stage(package, int(sys.argv[1]), sys.argv[2])))
 

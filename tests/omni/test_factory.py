@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError
@@ -17,6 +18,14 @@ PIPELINE = """connectors:
 stages:
   - {stage_id: 0, output_connectors: {to_stage_1: store}}
   - {stage_id: 1, input_connectors: {from_stage_0: store}}
+"""
+PULLING = """connectors:
+  pull:
+    name: NAME
+    extra: {host: 127.0.0.1, zmq_port: BASE, memory_pool_size: 16777216, memory_pool_device: cpu}
+stages:
+  - {stage_id: 0, output_connectors: {to_stage_1: pull}}
+  - {stage_id: 1, input_connectors: {from_stage_0: pull}}
 """
 
 
@@ -60,6 +69,24 @@ def test_the_factory_builds_it_by_name_and_it_moves_an_object(
     assert sent["namespace"] == got["namespace"]
     assert sent["put"] == [True, got["size"], None]
     assert got["equal"] and sent["unconsumed"] == 0
+
+
+@pytest.mark.parametrize("name", ["YuanrongTransferEngineConnector", "StagelinkPullConnector"])
+def test_a_pulling_connector_gets_its_role_and_its_port_from_the_host(
+    package: Path, tmp_path: Path, name: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        base = probe.getsockname()[1] - 100
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(PULLING.replace("NAME", name).replace("BASE", str(base)))
+    stages = [_start("pull", str(stage), str(file)) for stage in (0, 1)]
+    sent, got = map(_answer, stages)
+    for number, side in enumerate((sent, got)):
+        assert side["class"] == "stagelink.vllm_omni.connector.YuanrongTransferEngineConnector"
+        assert side["base"] and side["stage_id"] == number
+        assert side["port"] == base + 100
+    assert sent["can_put"] and not got["can_put"]
+    assert sent["put"][0] and sent["offers"] == 0 and got["equal"]
 
 
 def test_without_being_chosen_the_names_are_the_hosts(package: Path, tmp_path: Path) -> None:

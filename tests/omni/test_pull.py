@@ -25,6 +25,11 @@ import host, torch
 kind = host.reference_pull()
 logging.basicConfig(level=logging.INFO, force=True)
 """
+OURS = """
+import logging, torch
+from stagelink.connectors import YuanrongTransferEngineConnector as kind
+logging.basicConfig(level=logging.INFO, force=True)
+"""
 # What a get gave, as something that can be sent: whether it was raw, and its bytes or value.
 TAKE = """
 def take(got):
@@ -41,16 +46,16 @@ def take(got):
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[list[Child]]:
-    """Two processes that have imported vLLM-Omni's connector."""
+    """Two processes that have imported vLLM-Omni's connector, and two with ours."""
     try:
         host.package_folder()
     except PackageNotFoundError:
         pytest.skip("vllm-omni is not installed here; tests/omni/run.sh says how")
     env = {"STAGELINK_CHILD_SECONDS": "900", "VLLM_LOGGING_LEVEL": "INFO"}
     env["OMP_NUM_THREADS"] = "1"
-    children = [Child(env) for _ in range(2)]
-    for one in children:
-        one.start(THEIRS + TAKE, here=str(HERE))
+    children = [Child(env) for _ in range(4)]
+    for one, code in zip(children, (THEIRS, THEIRS, OURS, OURS), strict=True):
+        one.start(code + TAKE, here=str(HERE))
     for one in children:
         one.finish(START_S)
     yield children
@@ -124,7 +129,7 @@ def _expect_success_lines(log: str) -> None:
 def test_two_of_vllm_omnis_own_exchange_payloads_over_our_engine(
     peers: list[Child], protocol: str
 ) -> None:
-    sender, receiver = peers
+    sender, receiver = peers[:2]
     there = _open(sender, "sender", protocol=protocol)
     _open(receiver, "receiver", protocol=protocol)
     receiver.run("connector.update_sender_info('127.0.0.1', port)", port=there["zmq_port"])
@@ -134,5 +139,80 @@ def test_two_of_vllm_omnis_own_exchange_payloads_over_our_engine(
     health = receiver.run("connector.health()")
     assert health["gets"] == len(PAYLOADS) and health["errors"] == 0
     _expect_success_lines(receiver.stderr())
+    for peer in (receiver, sender):
+        peer.run("connector.close()", timeout=60)
+
+
+@pytest.mark.parametrize("protocol", ["auto", "tcp"])
+@pytest.mark.parametrize("role", ["sender", "receiver"])
+def test_ours_exchanges_payloads_with_vllm_omnis_own(
+    peers: list[Child], role: str, protocol: str
+) -> None:
+    theirs, ours = peers[0], peers[2]
+    sender, receiver = (ours, theirs) if role == "sender" else (theirs, ours)
+    for peer, side in ((sender, "sender"), (receiver, "receiver")):
+        extra = {"compat_030": True} if peer is ours else {}
+        info = _open(peer, side, protocol=protocol, **extra)
+        if side == "sender":
+            there = info
+    receiver.run("connector.update_sender_info('127.0.0.1', port)", port=there["zmq_port"])
+    partial = {"source_host": "127.0.0.1", "source_port": there["zmq_port"]}
+    _exchange(sender, receiver, [None, partial, "complete"])
+    assert receiver.run("connector.get('0', '1', 'tensor')") is None
+    for number in range(20):
+        # The release of one takes nothing from the next; a sender of 0.30 knows no generations.
+        key = "again" if sender is ours else f"again-{number}"
+        put = "connector.put('0', '1', key, bytes([n]) * 5000)[0]"
+        assert sender.run(put, key=key, n=number)
+        got = receiver.run("take(connector.get('0', '1', key))", key=key)
+        assert got == (True, bytes([number]) * 5000, 5000)
+    health = receiver.run("connector.health()")
+    assert health["gets"] == len(PAYLOADS) + 20 and health["errors"] == 0
+    _expect_success_lines(receiver.stderr())
+    if sender is ours:
+        assert sender.run("connector.health()['offers']") == 0
+    for peer in (receiver, sender):
+        peer.run("connector.close()", timeout=60)
+
+
+def test_tensors_of_any_type_and_layout_are_offered_as_their_bytes(peers: list[Child]) -> None:
+    sender, receiver = peers[2:]
+    there = _open(sender, "sender")
+    _open(receiver, "receiver")
+    receiver.run("connector.update_sender_info('127.0.0.1', port)", port=there["zmq_port"])
+    tensors = [
+        "torch.tensor(True)", "torch.tensor(2.5, dtype=torch.bfloat16)", "torch.arange(9)[::2]",
+        "torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1)", "torch.ones(3, requires_grad=True)",
+        "torch.arange(5.0).to(torch.float8_e4m3fn)", "torch.tensor([1 + 2j, 3j]).conj()",
+        "torch.arange(6.0).expand(4, 6)",
+    ]  # fmt: skip
+    for tensor in tensors:
+        ok, size, metadata = sender.run(f"connector.put('0', '1', 't', {tensor})")
+        assert ok and metadata["is_fast_path"], tensor
+        same = receiver.run(
+            f"wanted = {tensor}.detach().resolve_conj()\n"
+            "buffer, size = connector.get('0', '1', 't')\n"
+            "got = buffer.as_tensor(wanted.dtype, wanted.shape)\n"
+            "buffer.release()\n"
+            "size == wanted.nbytes and got.shape == wanted.shape and bool((got == wanted).all())"
+            if "float8" not in tensor
+            else "take(connector.get('0', '1', 't'))[1] == "
+            f"{tensor}.view(torch.uint8).numpy().tobytes()"
+        )
+        assert same, tensor
+    for refused in ("torch.empty(0)", "torch.empty(3, device='meta')", "torch.eye(3).to_sparse()"):
+        assert sender.run(f"connector.put('0', '1', 't', {refused})") == (False, 0, None)
+    assert sender.run("connector.put('0', '1', 't', torch.arange(4, dtype=torch.int16))")[0]
+    wrong = receiver.run(
+        "buffer, size = connector.get('0', '1', 't')\n"
+        "found = [buffer.tensor.dtype == torch.uint8, list(buffer.tensor.shape) == [8]]\n"
+        "for dtype, shape in ((torch.int16, (5,)), (torch.int16, (-1,)), (torch.int64, (2,))):\n"
+        "    try:\n"
+        "        buffer.as_tensor(dtype, shape)\n"
+        "    except ValueError:\n"
+        "        found.append(True)\n"
+        "found"
+    )
+    assert wrong == [True] * 5
     for peer in (receiver, sender):
         peer.run("connector.close()", timeout=60)
