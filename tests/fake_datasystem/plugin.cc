@@ -5,7 +5,8 @@
 //   unhealthy    the health check says no
 //   heap         memory that cannot be handed over
 //   runtime      what is not there is answered with code 5
-//   flip         reads show a flipped bit in the first byte
+//   flip         reads show a flipped bit in the first byte: of the keys in it, one a line, or
+//                of all if it is empty
 //   drop         the names of keys in it, one a line, are not there
 //   crowded      there is no exclusive connection left
 //   full         creating answers "out of memory"
@@ -159,7 +160,7 @@ class FakeClient final : public SdkClient {
         const auto at = world_.values.find(keys[i]);
         if (at == world_.values.end() || at->second.expires <= Clock::now()) continue;
         if (dropped.contains(keys[i])) continue;
-        out[i] = shown(at->second);
+        out[i] = shown(keys[i], at->second);
         ++found;
       }
       if (found == keys.size()) return {};
@@ -205,8 +206,10 @@ class FakeClient final : public SdkClient {
     if (!has("heap")) return world_.arena.take(size);
     return {new std::byte[size], [](std::byte* data) { delete[] data; }};
   }
-  SdkMemory shown(const Value& value) {
-    if (!has("flip")) return {value.memory, value.memory.get(), value.size};
+  SdkMemory shown(const std::string& key, const Value& value) {
+    const std::set<std::string> flipped = lines("flip");
+    if (!flipped.contains("") && !flipped.contains(key))
+      return {value.memory, value.memory.get(), value.size};
     std::shared_ptr<std::byte> copy = memory(value.size);
     std::memcpy(copy.get(), value.memory.get(), value.size);
     copy.get()[0] ^= std::byte{1};

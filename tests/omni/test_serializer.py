@@ -121,6 +121,35 @@ def test_request_outputs_are_written_and_on_demand_read_as_vllm_omni_does(
     assert type(plain["outputs"][0]) is dict
 
 
+def test_omni_request_outputs_are_written_and_on_demand_read_as_vllm_omni_does(
+    omni_serializer: Any,
+) -> None:
+    from PIL import Image
+    from vllm_omni.outputs import OmniRequestOutput
+
+    inner = _request(finished=True)
+    one = OmniRequestOutput(
+        request_id="r", stage_id=1, final_output_type="image", outputs=inner.outputs,
+        images=[Image.new("RGB", (3, 2), (1, 2, 3))], latents=torch.arange(6.0).reshape(2, 3),
+        metrics={"ms": 1.5}, _multimodal_output={"codes": torch.arange(3)},
+    )  # fmt: skip
+    raw = serializer.encode([one])
+    assert raw == omni_serializer.serialize([one])
+    theirs = omni_serializer.deserialize(raw)[0]
+    (ours,) = serializer.decode(raw, revive=True)
+    assert type(ours) is type(theirs) is OmniRequestOutput
+    for name in OmniRequestOutput.__dataclass_fields__:
+        apart = payloads.difference(getattr(ours, name), getattr(theirs, name), name)
+        assert apart is None, apart
+    assert type(serializer.decode(raw)[0]) is dict
+    # What earlier versions have written: the stage's output lies inside.
+    old = serializer.encode(
+        {"finished": True, "final_output_type": "text", "request_output": inner}
+    )
+    nested = serializer.decode(old, revive=True)
+    assert nested.prompt_token_ids == omni_serializer.deserialize(old).prompt_token_ids == [1]
+
+
 def test_a_users_dict_stays_one_whatever_its_keys(omni_serializer: Any) -> None:
     suspicious = {"index": 1, "text": "t", "token_ids": [1], "finish_reason": None}
     raw = serializer.encode(suspicious)

@@ -13,6 +13,17 @@ constexpr Duration kFirstPause = std::chrono::milliseconds(1);
 constexpr Duration kLastPause = std::chrono::milliseconds(20);
 constexpr size_t kAskedAtOnce = 64;
 
+// "STAGE_CHUNK": the edge's own sending stage and a number, as vLLM-Omni ends the ids of chunks.
+bool is_chunk(std::string_view end, std::string_view edge) noexcept {
+  const std::string_view from = edge.substr(0, edge.find("->"));
+  if (end.size() < from.size() + 2 || end.substr(0, from.size()) != from ||
+      end[from.size()] != '_') {
+    return false;
+  }
+  const std::string_view number = end.substr(from.size() + 1);
+  return std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
 }  // namespace
 
 EdgeWindow::EdgeWindow(const WindowBounds& bounds, StillThere still_there)
@@ -92,6 +103,14 @@ std::vector<std::string> EdgeWindow::take(std::string_view id) {
   std::vector<std::string> keys;
   const auto [first, last] = ids_.equal_range(id);
   for (auto at = first; at != last; ++at) keys.push_back(at->second);
+  const std::string chunks = std::string(id) + '_';
+  for (auto at = ids_.lower_bound(chunks);
+       at != ids_.end() && std::string_view(at->first).substr(0, chunks.size()) == chunks; ++at) {
+    const std::string& edge = entries_.find(at->second)->second.edge;
+    if (is_chunk(std::string_view(at->first).substr(chunks.size()), edge)) {
+      keys.push_back(at->second);
+    }
+  }
   for (const std::string& key : keys) drop(entries_.find(key));
   changed_.notify_all();
   return keys;

@@ -43,7 +43,8 @@ class EdgeWindow {
   // Ends a put. An object that was sealed is remembered under its key and, for find(), its id.
   void leave(std::string_view edge, std::string_view id, const std::string& key, bool sealed);
 
-  // The keys of what was put under this id and is remembered; they are forgotten.
+  // The keys of what was put under this id, or as one of its chunks ("ID_FROM_NUMBER", on an edge
+  // that begins at FROM), and is remembered; they are forgotten.
   std::vector<std::string> take(std::string_view id);
   void forget(const std::string& key);
   // Asks the store for the oldest ones, at most `limit`, and forgets what is gone. How many.

@@ -97,6 +97,27 @@ TEST_F(YuanrongBrokerTest, BytesThatAreNotWhatWasPutAreCorruptAndCounted) {
   EXPECT_EQ(event_count(*store_, "corrupt"), 1);
 }
 
+// T17: what is wrong with one of many keys is said of that one.
+TEST_F(YuanrongBrokerTest, OfManyKeysEachHasItsOwnAnswer) {
+  std::vector<std::string> keys;
+  for (int i = 0; i < 8; ++i) {
+    keys.push_back(fmt::format("k{}", i));
+    if (i == 2) continue;
+    ASSERT_TRUE(put(keys.back(), fmt::format("value {}", i)).ok());
+  }
+  worker_.tell("flip", store::yuanrong::store_key("k5"));
+  std::vector<Result<ObjectView>> views = store_->get_many(keys);
+  ASSERT_EQ(views.size(), 8U);
+  for (size_t i = 0; i < 8; ++i) {
+    if (i == 2 || i == 5) {
+      EXPECT_EQ(views[i].status().code(), i == 2 ? Code::kNotFound : Code::kCorrupt) << i;
+    } else {
+      EXPECT_EQ(text_of(views[i]), fmt::format("value {}", i));
+    }
+  }
+  EXPECT_EQ(event_count(*store_, "corrupt"), 1);
+}
+
 TEST_F(YuanrongBrokerTest, WhereMemoryCannotBeHandedOverValuesAreCopied) {
   worker_.tell("heap");
   const auto other = worker_.open();

@@ -66,6 +66,12 @@ def test_an_abort_deletes_what_was_put() -> None:
         with pytest.raises(ValueError, match="both stages"):
             one.cleanup("a", "0")
         one.cleanup("never put")
+        for chunk in range(3):
+            one.put("0", "1", f"req_0_{chunk}", chunk)
+        one.put("0", "1", "req_1_0", "another's")
+        one.cleanup("req")
+        assert [one.get("0", "1", f"req_0_{chunk}") for chunk in range(3)] == [None] * 3
+        assert one.get("0", "1", "req_1_0") is not None
 
 
 def test_a_put_that_cannot_be_gives_false_and_is_counted() -> None:

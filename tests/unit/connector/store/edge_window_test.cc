@@ -155,5 +155,20 @@ TEST_F(EdgeWindowTest, TheOldestIsForgottenBeyondTheBound) {
   EXPECT_EQ(window.take("1").size(), 1U);
 }
 
+TEST_F(EdgeWindowTest, ARequestsChunksAreFoundByItsIdAndOnlyThose) {
+  EdgeWindow window({}, keys_.still_there());
+  put(window, "a", "req");
+  put(window, "b", "req_0_0");
+  put(window, "c", "req_0_17");
+  const std::vector<std::string> others = {"req_1_0",   "req_0_",      "req_0",   "req_0_1x",
+                                           "req_0_1_2", "req_00_1",    "request", "re_0_1",
+                                           "req_00",    "req-2_0_0_1", "rer_0_1"};
+  for (const std::string& id : others) put(window, id, id);
+  put(window, "d", "req_12_3", "12->13");
+  EXPECT_EQ(window.take("req"), (std::vector<std::string>{"a", "b", "c", "d"}));
+  EXPECT_EQ(window.size(), others.size());
+  EXPECT_EQ(window.take("req_1"), std::vector<std::string>{});
+}
+
 }  // namespace
 }  // namespace stagelink::store_connector
