@@ -1458,6 +1458,37 @@ class KvRankMap:
 
 def kv_stated_rank(rank: int, tp_size: int, side: str) -> int: ...
 
+class KvStraightGet:
+    """
+    Claims on all payloads of a request. Dropped before it is read it leaves them to whoever asks next.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def payload_bytes(self) -> int: ...
+
+    @property
+    def num_layers(self) -> int: ...
+
+    @property
+    def tensors(self) -> list[tuple[bool, int, str, tuple[int, ...], int, int]]: ...
+
+    @property
+    def metadata(self) -> str: ...
+
+    @property
+    def block_ids(self) -> list[int]: ...
+
+    def read(self, target: Any, timeout: Timeout) -> None:
+        """Fill memory of `nbytes` with the tensors, once."""
+
+def kv_straight_get(connector: PullConnector, keys: Sequence[str], metadata: list[Mapping[str, Any] | None], routes: Sequence[KvRoute], request_id: str, to_rank: int, kv_heads: int, wait: Timeout) -> tuple[list[tuple[str, str]], KvStraightGet | None]:
+    """
+    Wait for all payloads and claim them: an outcome for each, and the claims if all are `ok`.
+    """
+
 class PullBuffer:
     """
     A piece of a pool. Has the buffer protocol where the pool is memory of the host: memoryview(buffer), numpy.frombuffer(buffer). The memory goes back when it is released, or gone, and nothing looks at it any more.

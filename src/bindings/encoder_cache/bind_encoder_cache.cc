@@ -1,3 +1,4 @@
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "base/random.h"
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
 #include "bindings/convert/gil.h"
@@ -18,6 +20,7 @@
 #include "bindings/objects/closed_at_exit.h"
 #include "connector/encoder_cache/consumer/fetcher.h"
 #include "connector/encoder_cache/producer/producer.h"
+#include "connector/encoder_cache/registry/registry_server.h"
 
 namespace nb = nanobind;
 
@@ -286,9 +289,81 @@ void bind_consumer(nb::module_& m) {
            nb::sig("def close(self, timeout: Timeout = 5) -> None"));
 }
 
+// --- The registry ---
+
+// A registry server and what was published at it from here: a lease for each producer.
+//
+// Thread-safety: used with the interpreter lock.
+class PyRegistry final : public ClosedAtExit {
+ public:
+  explicit PyRegistry(std::unique_ptr<ec::RegistryServer> server) noexcept
+      : server_(std::move(server)) {}
+  ~PyRegistry() override { close_at_exit(); }
+  PyRegistry(const PyRegistry&) = delete;
+  PyRegistry& operator=(const PyRegistry&) = delete;
+
+  ec::RegistryServer& server() const noexcept { return *server_; }
+  ec::LeaseId lease_of(const std::string& producer_zmq) {
+    const auto [lease, is_new] = leases_.try_emplace(producer_zmq);
+    if (is_new) lease->second = random_instance_id();
+    return lease->second;
+  }
+  uint64_t unpublish(const std::string& mm_hash) {
+    uint64_t count = 0;
+    for (const auto& [producer, lease] : leases_) {
+      count += server_->unpublish(lease, std::span(&mm_hash, 1));
+    }
+    return count;
+  }
+  void close_at_exit() override {
+    without_gil([this] {
+      server_->close();
+      return 0;
+    });
+  }
+
+ private:
+  const std::unique_ptr<ec::RegistryServer> server_;
+  std::map<std::string, ec::LeaseId> leases_;
+};
+
+PyRegistry* open_registry(const std::string& host, uint32_t port, const std::string& secret_file) {
+  ec::RegistryOptions options;
+  options.host = host;
+  options.port = port;
+  options.secret_file = secret_file;
+  return new PyRegistry(unwrap(without_gil([&] { return ec::RegistryServer::start(options); })));
+}
+
+void publish(PyRegistry& self, const std::string& mm_hash, nb::handle place) {
+  const ec::ProducerEntry entry = place_of(place);
+  const ec::PublishedItem item{mm_hash, entry.info, entry.generation};
+  const ec::PublishTerms terms{.lease = self.lease_of(entry.producer_zmq),
+                               .lease_ttl = Duration::zero(),
+                               .item_ttl = Duration::zero(),
+                               .producer_zmq = entry.producer_zmq};
+  const auto outcome = unwrap(self.server().publish(terms, std::span(&item, 1)));
+  check(outcome.items.front());
+}
+
+void bind_registry(nb::module_& m) {
+  nb::class_<PyRegistry>(m, "EncoderCacheRegistry", nb::is_final(),
+                         "Tells consumers over HTTP who has an embedding.")
+      .def(nb::new_(&open_registry), nb::arg("host") = "127.0.0.1", nb::arg("port") = 9018,
+           nb::arg("secret_file") = "")
+      .def("publish", &publish, nb::arg("mm_hash"), nb::arg("place"),
+           nb::sig("def publish(self, mm_hash: str, place: EmbeddingPlace) -> None"))
+      .def("unpublish", &PyRegistry::unpublish, nb::arg("mm_hash"), "How many entries it had.")
+      .def_prop_ro("address",
+                   [](const PyRegistry& self) { return self.server().endpoint().to_string(); })
+      .def("metrics_text", [](const PyRegistry& self) { return self.server().metrics_text(); })
+      .def("close", &PyRegistry::close_at_exit);
+}
+
 }  // namespace
 
 void bind_encoder_cache(nb::module_& m) {
+  bind_registry(m);
   bind_producer(m);
   bind_fetcher(m);
   bind_consumer(m);

@@ -20,7 +20,8 @@ using T = config::OptionType;
 
 constexpr int64_t kCacheOneMs = 1'000'000;
 constexpr int64_t kCacheLongest = Duration(Deadline::kLongest).count();
-constexpr int64_t kCacheMaxText = 4096;
+constexpr int64_t kCacheDay = 24 * 3600 * 1000 * kCacheOneMs;
+constexpr int64_t kCacheMaxText = 4095;
 
 constexpr std::string_view kCacheRegistry = "Registry";
 constexpr std::string_view kCacheAddresses = "Addresses";
@@ -66,7 +67,7 @@ constexpr OptionRow kCacheRows[] = {
     {"advertise_host", T::kString, kCacheAddresses, "Told to peers. Empty: where it listens.",
      field_of<&O::advertise_host>, 0, 255},
     {"interface", T::kString, kCacheAddresses, "Whose address `host: auto` takes.",
-     field_of<&O::interface>, 0, 255},
+     field_of<&O::interface>, 0, 15},
     {"zmq_port", T::kInteger, kCacheAddresses, "Port for control messages; 0: any free one.",
      field_of<&O::zmq_port>, 0, 65'535},
     {"rpc_port", T::kInteger, kCacheAddresses, "Port of the engine; 0: any free one.",
@@ -96,12 +97,12 @@ constexpr OptionRow kCacheRows[] = {
      field_of<&O::pull_timeout>, kCacheOneMs, kCacheLongest},
     {"lease_timeout", T::kDuration, kCacheMoving,
      "How long a consumer may hold an embedding in place at its producer.",
-     field_of<&O::lease_timeout>, 100 * kCacheOneMs, 24 * 3600 * 1000 * kCacheOneMs},
+     field_of<&O::lease_timeout>, 10 * kCacheOneMs, kCacheDay},
     {"space_timeout", T::kDuration, kCacheMoving, "How long a full pool is waited for.",
-     field_of<&O::space_timeout>, 0, kCacheLongest},
+     field_of<&O::space_timeout>, kCacheOneMs, kCacheDay},
     {"control_timeout", T::kDuration, kCacheMoving,
      "How long an answer of a peer is waited for, before another producer is asked.",
-     field_of<&O::control_timeout>, kCacheOneMs, kCacheLongest},
+     field_of<&O::control_timeout>, kCacheOneMs, kCacheDay},
     {"load_threads", T::kInteger, kCacheMoving,
      "Batches of embeddings that a consumer's scheduler gets at the same time.",
      field_of<&O::load_threads>, 1, 64},
@@ -113,9 +114,9 @@ constexpr OptionRow kCacheRows[] = {
 
     {"buffer_size", T::kBytes, kCacheBounds,
      "Memory for embeddings. vLLM says it as `ec_buffer_size`.", field_of<&O::buffer_size>, 1 << 16,
-     std::numeric_limits<int64_t>::max()},
+     std::numeric_limits<int64_t>::max() / 2},
     {"max_entries", T::kInteger, kCacheBounds, "Embeddings that are kept at a time.",
-     field_of<&O::max_entries>, 1, 1 << 20},
+     field_of<&O::max_entries>, 1, 400'000},
     {"identity", T::kString, kCacheBounds,
      "What must be the same at producer and consumer, in words: model, dtype, width. The host says "
      "it.",

@@ -48,6 +48,8 @@ class Job:
     max_tokens: int = 8
     params: dict[str, Any] | None = None
     sampling: dict[str, Any] = field(default_factory=dict)
+    image: int | None = None  # Seed of one picture, where the prompt has its place.
+    ec_params: dict[str, Any] | None = None
 
 
 class EngineProcess:
@@ -267,16 +269,30 @@ def _handle(
             connection.send(("reply", False, traceback.format_exc()))
 
 
+def _prompt_of(job: Job) -> dict[str, Any]:
+    if job.image is None:
+        return {"prompt_token_ids": job.prompt}
+    import numpy as np
+    from PIL import Image
+
+    pixels = np.random.default_rng(job.image).integers(0, 256, (56, 56, 3), dtype=np.uint8)
+    return {
+        "prompt_token_ids": job.prompt,
+        "multi_modal_data": {"image": Image.fromarray(pixels)},
+    }
+
+
 def _submit(llm: Any, connection: multiprocessing.connection.Connection, job: Job) -> None:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    extra = {"kv_transfer_params": job.params} if job.params is not None else None
+    legs = {"kv_transfer_params": job.params, "ec_transfer_params": job.ec_params}
+    extra = {name: params for name, params in legs.items() if params is not None} or None
     settings = {"temperature": 0.0, "max_tokens": job.max_tokens, **job.sampling}
     try:
         llm.llm_engine.add_request(
             job.request_id,
-            {"prompt_token_ids": job.prompt},
+            _prompt_of(job),
             SamplingParams(extra_args=extra, output_kind=RequestOutputKind.FINAL_ONLY, **settings),
         )
     except Exception:

@@ -78,7 +78,7 @@ class CacheScheduler:
         state, why, place = fetcher.look(mm_hash)
         if state != "ready" or place is None:
             fetcher.count_fallback()
-            logger.info("EC Mooncake: %s is encoded here: %s", mm_hash, why or "it was not asked for")
+            logger.info("EC Mooncake: %s is encoded here: %s", mm_hash, why or "not asked for")
             fetcher.drop(mm_hash)
             return
         nbytes, shape, dtype, producer_zmq, generation = place
@@ -126,7 +126,9 @@ class CacheScheduler:
         if self._fetcher is not None:
             self._fetcher.close()
 
-    def _seek(self, fetcher: EncoderCacheFetcher, request: Request, index: int, mm_hash: str) -> str:
+    def _seek(
+        self, fetcher: EncoderCacheFetcher, request: Request, index: int, mm_hash: str
+    ) -> str:
         """Return how far it is."""
         name = request.request_id
         state, why, place = fetcher.look(mm_hash)
