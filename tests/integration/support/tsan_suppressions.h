@@ -11,7 +11,7 @@ extern "C" const char* __tsan_default_suppressions() {
   return "race:libzmq.so\n"
          "mutex:libzmq.so\n"
          "deadlock:libzmq.so\n"
-         "race:stagelink::pull::StampSlot::write\n"
+         "race:stamp_slots.cc\n"
          "race:copy_into_pool\n";
 }
 #endif
