@@ -23,8 +23,8 @@ from .._core import (
     PeerAddress,
 )
 from ..errors import NotFound
+from .caches.layers import layers_of
 from .groups import Pairs
-from .layers import layers_of
 from .links import Failure, Links
 from .orders import FinishOrder, OfferOrder, Peer, ReceiveOrder, WriteOrder
 from .settings import EnginePlace, Settings

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.utils.network_utils import get_ip
 
+from .caches.memory import CacheAllocation, Placement, place
 from .fingerprint import describe
 from .groups import Span
-from .memory import CacheAllocation, Placement, place
 from .orders import FinishOrder, OfferOrder, Orders, ReadOrder, ReceiveOrder, WriteOrder
 from .rank import Rank
 from .settings import EnginePlace, Settings, place_of, read

@@ -40,7 +40,7 @@ def prepare(transports: str) -> None:
     torch.cuda.current_stream = lambda device=None: None
     from vllm.distributed.kv_transfer.kv_connector.v1.moriio import moriio_connector
 
-    from stagelink.vllm.memory import CacheAllocation
+    from stagelink.vllm.caches.memory import CacheAllocation
 
     def context(self: moriio_connector.MoRIIOConnector) -> CacheAllocation:
         engine = self.connector_worker.moriio_engine

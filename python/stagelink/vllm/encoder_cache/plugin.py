@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..vllm_omni.hook import when_imported
+from ...vllm_omni.hook import when_imported
 
 __all__ = ["chosen_names", "register"]
 
@@ -41,6 +41,6 @@ def _change_factory(module: Any) -> None:
 
 
 def _connector_class() -> Any:
-    from .encoder_cache.connector import ECMooncakeConnector
+    from .connector import ECMooncakeConnector
 
     return ECMooncakeConnector

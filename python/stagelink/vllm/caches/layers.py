@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from .._core import CacheLayer
+from ..._core import CacheLayer
 
 if TYPE_CHECKING:
     import torch

@@ -1,0 +1,1 @@
+"""What the KV caches of a worker are, and where they lie."""
