@@ -29,5 +29,6 @@ void bind_pull_connector(nanobind::module_& m);
 void bind_serializer(nanobind::module_& m);
 void bind_encoder_cache(nanobind::module_& m);
 void bind_kv(nanobind::module_& m);
+void bind_kv_straight(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

@@ -34,5 +34,6 @@ NB_MODULE(_core, m) {
   bind_serializer(m);
   bind_encoder_cache(m);
   bind_kv(m);
+  bind_kv_straight(m);
   bind_pull_connector(m);
 }

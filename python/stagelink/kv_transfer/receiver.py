@@ -15,6 +15,7 @@ from .config import KvTransferConfig
 from .counters import KvCounters
 from .endpoints import SenderEndpoints
 from .gets import KvGets, release
+from .straight import ReadCache, StraightGets
 
 __all__ = ["KvReceiver"]
 
@@ -41,9 +42,12 @@ class KvReceiver:
         self._counters = counters
         self._routes = rank_map.gets(rank)
         self._stages = config.receive_stages()
-        self._gets = KvGets(connector, *self._stages)
         heads = config.kv_heads
         self._heads = max(1, heads // config.to_tp) if heads and not config.mla else 0
+        self._gets = KvGets(connector, *self._stages)
+        self._straight: StraightGets | None = None
+        if StraightGets.suits(connector):
+            self._straight = StraightGets(connector, self._stages, rank, self._heads, self._routes)
 
     @property
     def kept(self) -> int:
@@ -52,6 +56,8 @@ class KvReceiver:
 
     def close(self) -> None:
         """End what waits."""
+        if self._straight is not None:
+            self._straight.close()
         self._gets.close()
 
     def receive(
@@ -69,16 +75,40 @@ class KvReceiver:
             "Wait for KV cache for request %s from stage %s to %s via %s key(s)...",
             request_id, *self._stages, len(wanted),
         )  # fmt: skip
+        if self._straight is not None:
+            try:
+                got = self._straight.get(
+                    request_id, list(wanted), list(wanted.values()), started + timeout
+                )
+            except (Error, ValueError, TypeError) as error:
+                if getattr(error, "reason", "") != "unsupported":
+                    self._refused(request_id, len(wanted), error)
+                    return None, 0
+                # One of vLLM-Omni's senders: its payloads are pulled as a whole.
+            else:
+                if isinstance(got, ReadCache):
+                    size = self._succeeded(
+                        request_id, len(wanted), got.payload_bytes, started, got.read_seconds
+                    )
+                    return self._cache_of(request_id, got, device), size
+                missing = [key for key, why in zip(wanted, got, strict=True) if why != "ok"]
+                self._timed_out(request_id, timeout, missing, names)
+                return None, 0
+        return self._receive_whole(request_id, wanted, names, device, started, timeout)
+
+    def _receive_whole(
+        self,
+        request_id: str,
+        wanted: Mapping[str, Mapping[str, Any] | None],
+        names: Mapping[str, str],
+        device: Any,
+        started: float,
+        timeout: float,
+    ) -> tuple[_Cache | None, int]:
+        """Get payload by payload, then join them."""
         found = self._gets.get_all(wanted, started + timeout)
         if len(found) < len(wanted):
-            missing = [key for key in wanted if key not in found]
-            for _ in missing:
-                self._counters.count("received", "timed_out")
-            self._counters.count("requests_received", "timed_out")
-            logger.error(
-                "Timeout waiting for KV cache for request %s after %ss: nothing from %s",
-                request_id, timeout, ", ".join(f"{names[key]} ({key})" for key in missing),
-            )  # fmt: skip
+            self._timed_out(request_id, timeout, [k for k in wanted if k not in found], names)
             self._gets.keep(found)
             return None, 0
         arrived = time.perf_counter()
@@ -90,26 +120,31 @@ class KvReceiver:
         finally:
             for data, _ in found.values():
                 release(data)
-        return cache, self._succeeded(request_id, found, started, arrived)
+        total = sum(size for _, size in found.values())
+        joining = time.perf_counter() - arrived
+        return cache, self._succeeded(request_id, len(found), total, started, joining)
+
+    def _timed_out(
+        self, request_id: str, timeout: float, missing: Sequence[str], names: Mapping[str, str]
+    ) -> None:
+        for _ in missing:
+            self._counters.count("received", "timed_out")
+        self._counters.count("requests_received", "timed_out")
+        logger.error(
+            "Timeout waiting for KV cache for request %s after %ss: nothing from %s",
+            request_id, timeout, ", ".join(f"{names[key]} ({key})" for key in missing),
+        )  # fmt: skip
 
     def _succeeded(
-        self,
-        request_id: str,
-        found: Mapping[str, tuple[Any, int]],
-        started: float,
-        arrived: float,
+        self, request_id: str, keys: int, total: int, started: float, link: float
     ) -> int:
-        total = sum(size for _, size in found.values())
-        for _, size in found.values():
-            self._counters.count("received", "ok", size)
+        for at in range(keys):
+            self._counters.count("received", "ok", total if at == 0 else 0)
         self._counters.count("requests_received", "ok")
-        # The slowest of the reads, which run side by side, and the joining.
-        link = max((getattr(data, "read_seconds", 0.0) for data, _ in found.values()), default=0.0)
-        link += time.perf_counter() - arrived
         logger.info(
             "Successfully received KV cache for %s, %s bytes across %s key(s), "
             "wait=%.3fs, link=%.1fms",
-            request_id, total, len(found), time.monotonic() - started, link * 1e3,
+            request_id, total, keys, time.monotonic() - started, link * 1e3,
         )  # fmt: skip
         return total
 
@@ -131,17 +166,26 @@ class KvReceiver:
         memory = CacheMemory(merge.nbytes)
         for part, view in enumerate(views):
             merge.place(part, view, memory.bytes)
-        memory.to(device)
-        keys: list[Any] = [None] * merge.num_layers
-        values: list[Any] = [None] * merge.num_layers
-        for is_value, layer, dtype, shape, offset, nbytes in merge.tensors:
-            tensor = memory.view(offset, nbytes, dtype, shape)
+        return self._cache_of(
+            request_id,
+            ReadCache(
+                memory, merge.tensors, merge.num_layers, merge.metadata[0], merge.block_ids[0]
+            ),
+            device,
+        )
+
+    def _cache_of(self, request_id: str, read: ReadCache, device: Any) -> _Cache:
+        read.memory.to(device)
+        keys: list[Any] = [None] * read.num_layers
+        values: list[Any] = [None] * read.num_layers
+        for is_value, layer, dtype, shape, offset, nbytes in read.tensors:
+            tensor = read.memory.view(offset, nbytes, dtype, shape)
             (values if is_value else keys)[layer] = tensor
         return {
             "request_id": request_id,
             "layer_blocks": {"key_cache": keys, "value_cache": values},
-            "block_ids": merge.block_ids[0],
-            "metadata": self._metadata(json.loads(merge.metadata[0])),
+            "block_ids": read.block_ids,
+            "metadata": self._metadata(json.loads(read.metadata)),
         }
 
     def _metadata(self, metadata: dict[str, Any]) -> dict[str, Any]:

@@ -292,7 +292,8 @@ TEST(KvPlanTest, WhatCannotBeSentIsNamed) {
 TEST(KvLayerTest, LayoutsAreFoundOrRefusedAndNeverGuessed) {
   using block_layout::Layout;
   const auto shape = [](std::vector<int64_t> extents) {
-    StridedTensor out{nullptr, find_kv_dtype("int8"), extents, extents};
+    static const std::vector<std::byte> somewhere(4096);
+    StridedTensor out{somewhere.data(), find_kv_dtype("int8"), extents, extents};
     int64_t stride = 1;
     for (size_t at = extents.size(); at-- > 0; stride *= extents[at]) out.strides[at] = stride;
     return out;
