@@ -12,7 +12,7 @@ namespace stagelink::encoder_cache {
 namespace {
 
 constexpr uint64_t kMaxDim = 0xffff'ffff;
-constexpr std::string_view kScheme = "tcp://";
+constexpr std::string_view kTcpScheme = "tcp://";
 
 Status bad_entry(std::string message) {
   return Status(Reason::kInvalidArgument, std::move(message));
@@ -76,9 +76,9 @@ Status check_embedding(const EmbeddingInfo& info) {
 }
 
 Status check_producer_address(std::string_view address) {
-  if (address.size() <= kMaxAddressBytes && address.starts_with(kScheme) &&
+  if (address.size() <= kMaxAddressBytes && address.starts_with(kTcpScheme) &&
       is_plain_text(address) && address.find_first_of("\"\\ ") == std::string_view::npos) {
-    auto endpoint = parse_endpoint(address.substr(kScheme.size()));
+    auto endpoint = parse_endpoint(address.substr(kTcpScheme.size()));
     if (endpoint.ok() && endpoint->port != 0 && !endpoint->wildcard()) return {};
   }
   return bad_entry(

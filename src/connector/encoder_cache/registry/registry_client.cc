@@ -15,7 +15,7 @@
 namespace stagelink::encoder_cache {
 namespace {
 
-constexpr std::string_view kScheme = "http://";
+constexpr std::string_view kHttpScheme = "http://";
 // A request on a connection that has gone stale is asked again on a new one, and one that was
 // signed for a registry that has been restarted since, with a new signature.
 constexpr int kTries = 3;
@@ -33,9 +33,9 @@ Result<RegistryUrl> parse_url(const std::string& url) {
   if (url.starts_with("https://")) {
     return wrong("TLS is not spoken; write http://HOST:PORT and use secret_file");
   }
-  if (!url.starts_with(kScheme) || !is_plain_text(url))
+  if (!url.starts_with(kHttpScheme) || !is_plain_text(url))
     return wrong("http://HOST:PORT is expected");
-  const std::string_view rest = std::string_view(url).substr(kScheme.size());
+  const std::string_view rest = std::string_view(url).substr(kHttpScheme.size());
   const size_t slash = std::min(rest.find('/'), rest.size());
   RegistryUrl found;
   auto server = parse_endpoint(rest.substr(0, slash));
