@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <functional>
 #include <thread>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <nlohmann/json.hpp>
