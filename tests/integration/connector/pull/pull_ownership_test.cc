@@ -103,9 +103,9 @@ TEST_F(PullOwnershipTest, ADeadSenderIsToldAndItsSuccessorIsMetAnew) {
 
 TEST_F(PullOwnershipTest, AStoppedSenderCostsAGetItsTimeAndNoMore) {
   PullPeer sender(json(""));
-  auto receiver = connector(R"("role": "receiver", "ask_timeout": "100ms")");
+  auto receiver = connector(R"("role": "receiver", "ask_timeout": "200ms")");
   (void)must(sender.put("k", 1, 100, 0));
-  (void)must(get(*receiver, "k", sender.address()));
+  ASSERT_TRUE(eventually([&] { return get(*receiver, "k", sender.address()).ok(); }));
   sender.process().stop();
   const auto begin = Deadline::Clock::now();
   EXPECT_REASON(Reason::kStopped, get(*receiver, "k", sender.address()).status());
