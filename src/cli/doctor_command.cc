@@ -39,7 +39,7 @@ using doctor::HostView;
 using doctor::Section;
 using doctor::Subject;
 
-constexpr const char* kExamples =
+constexpr const char* kDoctorExamples =
     "Examples:\n"
     "  stagelink doctor                                this machine\n"
     "  stagelink doctor engine.yaml                    and what an engine's file asks of it\n"
@@ -265,7 +265,7 @@ void add_doctor_command(CLI::App& app, int& exit_code) {
       "doctor", "Find out why something does not work: this machine, a peer, a log");
   const auto arguments = std::make_shared<DoctorArguments>();
   add_options(*command, *arguments);
-  command->footer(kExamples);
+  command->footer(kDoctorExamples);
   command->callback([arguments, &exit_code] { exit_code = run_doctor(*arguments); });
 }
 

@@ -22,10 +22,12 @@ using encoder_cache::RegistryServer;
 constexpr const char* kRegistryExamples =
     "Examples:\n"
     "  stagelink registry                                       on 127.0.0.1:9018\n"
-    "  stagelink registry --host 10.0.0.5 --secret-file FILE    for other hosts that have the file\n"
+    "  stagelink registry --host 10.0.0.5 --secret-file FILE    for other hosts that have the "
+    "file\n"
     "  curl http://127.0.0.1:9018/healthz\n"
     "  curl http://127.0.0.1:9018/metrics\n"
-    "It runs until SIGTERM or SIGINT and keeps nothing on disk. Exit codes: 0 ended, 1 it could not\n"
+    "It runs until SIGTERM or SIGINT and keeps nothing on disk. Exit codes: 0 ended, 1 it could "
+    "not\n"
     "listen, 2 wrong usage.\n";
 
 // Files besides the connections.
@@ -37,7 +39,7 @@ struct RegistryArguments {
   bool json = false;
 };
 
-int complain(const Status& status) {
+int registry_failure(const Status& status) {
   std::fprintf(stderr, "error: %s\n", status.to_string().c_str());
   return status.code() == Code::kInvalidArgument ? kExitUsage : kExitFailed;
 }
@@ -79,7 +81,7 @@ int run_registry(RegistryArguments& arguments) {
   sigaddset(&ends, SIGTERM);
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   auto server = RegistryServer::start(arguments.options);
-  if (!server.ok()) return complain(server.status());
+  if (!server.ok()) return registry_failure(server.status());
   const std::string url = "http://" + (*server)->endpoint().to_string();
   if (arguments.json) {
     say(fmt::format("{{\"url\":\"{}\",\"instance\":\"{}\",\"pid\":{}}}", url,
