@@ -35,10 +35,6 @@ void CacheMetrics::count_load(Reason outcome, uint64_t bytes) noexcept {
   add(loads_, outcome);
   if (outcome == Reason::kOk) loaded_bytes_.fetch_add(bytes);
 }
-void CacheMetrics::count_push(Reason outcome, uint64_t bytes) noexcept {
-  add(pushes_, outcome);
-  if (outcome == Reason::kOk) pushed_bytes_.fetch_add(bytes);
-}
 void CacheMetrics::count_peer_pull(Reason outcome) noexcept { add(peer_pulls_, outcome); }
 void CacheMetrics::count_evictions(uint64_t count) noexcept { evictions_.fetch_add(count); }
 void CacheMetrics::count_joined() noexcept { joined_.fetch_add(1); }
@@ -46,7 +42,6 @@ void CacheMetrics::count_fallback() noexcept { fallbacks_.fetch_add(1); }
 
 uint64_t CacheMetrics::saves(Reason outcome) const noexcept { return look(saves_, outcome); }
 uint64_t CacheMetrics::loads(Reason outcome) const noexcept { return look(loads_, outcome); }
-uint64_t CacheMetrics::pushes(Reason outcome) const noexcept { return look(pushes_, outcome); }
 uint64_t CacheMetrics::peer_pulls(Reason outcome) const noexcept {
   return look(peer_pulls_, outcome);
 }
@@ -57,8 +52,6 @@ std::string CacheMetrics::text(std::string_view labels) const {
                         labels, saves_);
   append_cache_outcomes(out, "stagelink_ec_loads_total",
                         "Embeddings asked of producers, by what came of it.", labels, loads_);
-  append_cache_outcomes(out, "stagelink_ec_pushes_total", "Embeddings pushed, by what came of it.",
-                        labels, pushes_);
   append_cache_outcomes(out, "stagelink_ec_peer_pulls_total",
                         "Pulls of peers that know no leases, by what came of it.", labels,
                         peer_pulls_);
@@ -68,7 +61,6 @@ std::string CacheMetrics::text(std::string_view labels) const {
   };
   counter("stagelink_ec_saved_bytes_total", "Bytes of embeddings saved.", saved_bytes_);
   counter("stagelink_ec_loaded_bytes_total", "Bytes of embeddings loaded.", loaded_bytes_);
-  counter("stagelink_ec_pushed_bytes_total", "Bytes of embeddings pushed.", pushed_bytes_);
   counter("stagelink_ec_evictions_total", "Embeddings that made room for others.", evictions_);
   counter("stagelink_ec_joined_loads_total", "Loads of a hash that was on its way already.",
           joined_);

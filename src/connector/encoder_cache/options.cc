@@ -28,8 +28,6 @@ constexpr std::string_view kCacheAddresses = "Addresses";
 constexpr std::string_view kCacheMoving = "Moving";
 constexpr std::string_view kCacheBounds = "Bounds";
 
-constexpr std::string_view kModeNames[] = {"pull", "push"};
-
 Status check_cache_protocol(std::string_view text) {
   for (const std::string_view known : {"rdma", "auto", "shm", "cma", "unix", "tcp"}) {
     if (text == known) return {};
@@ -88,10 +86,6 @@ constexpr OptionRow kCacheRows[] = {
      16,
      {},
      check_cache_protocol},
-    {"ec_mode", T::kChoice, kCacheMoving,
-     "`pull`: consumers ask the registry and read. `push`: consumers reserve room and producers "
-     "write there.",
-     field_of<&O::ec_mode>, 0, 0, kModeNames},
     {"pull_timeout", T::kDuration, kCacheMoving,
      "How long getting an embedding may take in all, before it is encoded here.",
      field_of<&O::pull_timeout>, kCacheOneMs, kCacheLongest},

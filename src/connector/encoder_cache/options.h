@@ -11,11 +11,6 @@
 
 namespace stagelink::encoder_cache {
 
-enum class Mode : uint8_t {
-  kPull,  // Consumers ask the registry and read.
-  kPush,  // Consumers reserve room; producers write there.
-};
-
 // `ec_connector_extra_config` of vLLM, and what the host says besides. Every field has one row in
 // the option table, which gives its name, range and meaning; the default is the one here.
 struct CacheOptions {
@@ -38,7 +33,6 @@ struct CacheOptions {
 
   // Moving.
   std::string mooncake_protocol = "rdma";
-  Mode ec_mode = Mode::kPull;
   Duration pull_timeout = std::chrono::seconds(120);
   Duration lease_timeout = std::chrono::seconds(60);
   Duration space_timeout = std::chrono::seconds(5);

@@ -120,3 +120,9 @@ def test_only_who_holds_the_secret_is_served(tmp_path: Path) -> None:
     assert state == "missing" and "authentication" in why, why
     for end in (holder, stranger, seeker, producer):
         end.close()
+
+
+def test_the_page_is_true() -> None:
+    page = Path(__file__).parents[4] / "docs" / "connectors" / "encoder-cache.md"
+    text = _core.encoder_cache_options_text().replace("## ", "### ").strip()
+    assert text in page.read_text(encoding="utf-8")
