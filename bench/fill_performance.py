@@ -4,6 +4,8 @@ build/release/stagelink bench suite engine --json > build/bench/engine_suite.jso
 build/release/stagelink bench suite network --json > build/bench/network_suite.json
 build/release/stagelink bench suite moriio --json > build/bench/moriio_suite.json
 build/release/stagelink bench suite store --json > build/bench/store_suite.json
+build/release/stagelink bench suite pull --json > build/bench/pull_suite.json
+build/release/stagelink bench suite encoder-cache --json > build/bench/encoder_cache_suite.json
 python3 bench/compare.py --json build/bench/peers.json
 python3 bench/fill_performance.py
 """
@@ -85,6 +87,8 @@ def main() -> int:
     parser.add_argument("--network", type=Path, default=RESULTS / "network_suite.json")
     parser.add_argument("--moriio", type=Path, default=RESULTS / "moriio_suite.json")
     parser.add_argument("--store", type=Path, default=RESULTS / "store_suite.json")
+    parser.add_argument("--pull", type=Path, default=RESULTS / "pull_suite.json")
+    parser.add_argument("--encoder-cache", type=Path, default=RESULTS / "encoder_cache_suite.json")
     parser.add_argument("--peers", type=Path, default=RESULTS / "peers.json")
     parser.add_argument("--page", type=Path, default=PAGE)
     args = parser.parse_args()
@@ -95,6 +99,8 @@ def main() -> int:
         ("network", args.network, suite_table),
         ("moriio", args.moriio, suite_table),
         ("store", args.store, suite_table),
+        ("pull", args.pull, suite_table),
+        ("encoder-cache", args.encoder_cache, suite_table),
         ("peers", args.peers, peers_table),
     ):
         if path.exists():

@@ -7,6 +7,7 @@ namespace stagelink::cli::bench {
 namespace {
 
 constexpr std::array kEncoderCacheGroups = {
+    Group{"embedding", run_embedding_group},
     Group{"registry", run_registry_group},
     Group{"waiters", run_waiters_group},
 };

@@ -1,0 +1,193 @@
+#include <atomic>
+#include <cstring>
+#include <new>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include "cli/bench/encoder_cache/encoder_cache_groups.h"
+#include "cli/bench/rig/percentile.h"
+#include "cli/bench/rig/process_load.h"
+#include "cli/bench/store/store_pair.h"
+#include "connector/encoder_cache/consumer/consumer.h"
+#include "connector/encoder_cache/producer/producer.h"
+
+namespace stagelink::cli::bench {
+namespace {
+
+namespace ec = encoder_cache;
+
+constexpr uint64_t kEmbeddingKib = 1 << 10;
+constexpr uint64_t kOneBytes = 2048 * kEmbeddingKib;
+constexpr uint64_t kBatchBytes = 256 * kEmbeddingKib;
+constexpr uint64_t kBatchItems = 64;
+constexpr uint64_t kEmbeddingPool = uint64_t{64} << 20;
+constexpr uint32_t kOneRounds = 200;
+constexpr uint32_t kBatchRounds = 60;
+constexpr double kFixedUs = 150;  // What a single embedding may cost beyond three copies.
+constexpr std::byte kEmbeddingByte{7};
+
+// What the producing process tells.
+struct EmbeddingTold {
+  std::atomic<uint32_t> ready{0};
+  uint16_t zmq_port = 0;
+  uint32_t engine_bytes = 0;
+  uint32_t region_bytes = 0;
+  std::byte engine[4096] = {};
+  std::byte region[256] = {};
+};
+
+ec::CacheOptions embedding_options() {
+  ec::CacheOptions options;
+  options.host = "127.0.0.1";
+  options.registry_http_port = 0;
+  options.buffer_size = kEmbeddingPool;
+  return options;
+}
+
+ec::EmbeddingInfo embedding_info(uint64_t bytes) {
+  return {bytes, {bytes / 2048, 1024}, "bfloat16"};
+}
+std::string item_name(uint64_t item) { return fmt::format("item-{}", item); }
+
+// Embeddings, and beside them a region of the plain engine with as many bytes.
+Status produce_embeddings(PairPage& page, EmbeddingTold& told) {
+  SL_ASSIGN(const auto producer, ec::Producer::create(embedding_options()));
+  const std::vector<std::byte> bytes(kOneBytes, kEmbeddingByte);
+  SL_TRY(producer->save("one", embedding_info(kOneBytes), bytes));
+  for (uint64_t item = 0; item < kBatchItems; ++item) {
+    SL_TRY(producer->save(item_name(item), embedding_info(kBatchBytes),
+                          std::span(bytes).first(kBatchBytes)));
+  }
+  SL_ASSIGN(const auto engine, Engine::create({}));
+  SL_ASSIGN(const Region region, engine->allocate(kBatchItems * kBatchBytes));
+  std::memset(region.bytes().data(), static_cast<int>(kEmbeddingByte), region.bytes().size());
+  const std::vector<std::byte> descriptor = engine->descriptor();
+  const std::vector<std::byte> packed = region.descriptor().pack();
+  if (descriptor.size() > sizeof told.engine || packed.size() > sizeof told.region) {
+    return Status(Reason::kTooLarge, "a descriptor has outgrown the page");
+  }
+  std::memcpy(told.engine, descriptor.data(), descriptor.size());
+  std::memcpy(told.region, packed.data(), packed.size());
+  told.engine_bytes = static_cast<uint32_t>(descriptor.size());
+  told.region_bytes = static_cast<uint32_t>(packed.size());
+  SL_ASSIGN(const Endpoint at, parse_endpoint(producer->producer_zmq().substr(6)));
+  told.zmq_port = at.port;
+  told.ready.store(1);
+  page.set(1);
+  return page.wait_for(2) ? Status() : Status(Reason::kTimedOut, "no turn");
+}
+
+// p50 of `rounds` calls, the first of which does not count.
+template <typename Once>
+Result<double> median_us(uint32_t rounds, Once&& once) {
+  std::vector<double> took_us;
+  for (uint32_t round = 0; round <= rounds; ++round) {
+    const double start_us = now_us();
+    SL_TRY(once());
+    if (round > 0) took_us.push_back(now_us() - start_us);
+  }
+  return percentile(std::move(took_us), 0.5);
+}
+
+Status check_loaded(const Result<ec::Embedding>& one, std::span<const std::byte> bytes) {
+  SL_TRY(one.status());
+  if (!bytes.empty() && bytes.front() == kEmbeddingByte && bytes.back() == kEmbeddingByte)
+    return {};
+  return Status(Reason::kCorrupt, "not what was saved");
+}
+
+ec::LoadRequest embedding_request(const EmbeddingTold& told, std::string hash, uint64_t bytes) {
+  return {std::move(hash),
+          {{embedding_info(bytes), fmt::format("tcp://127.0.0.1:{}", told.zmq_port), 0}},
+          {}};
+}
+
+// From the request to the tensor of the caller.
+Status run_one(SuiteContext& context, ec::Consumer& consumer, const EmbeddingTold& told) {
+  std::vector<std::byte> tensor(kOneBytes);
+  ec::LoadRequest request = embedding_request(told, "one", kOneBytes);
+  request.into = tensor;
+  SL_ASSIGN(const double ours, median_us(kOneRounds, [&]() -> Status {
+              auto got = consumer.load(std::span(&request, 1));
+              return check_loaded(got.front(), tensor);
+            }));
+  const std::vector<std::byte> from(kOneBytes, kEmbeddingByte);
+  SL_ASSIGN(const double copy, median_us(kOneRounds, [&]() -> Status {
+              std::memcpy(tensor.data(), from.data(), kOneBytes);
+              return tensor.back() == kEmbeddingByte ? Status() : Status(Reason::kCorrupt, "");
+            }));
+  context.add({.name = "one",
+               .value = ours / (3 * copy + kFixedUs),
+               .unit = "x",
+               .goal = Goal::kAtMost,
+               .target = 1});
+  return {};
+}
+
+// The plain engine: as many ranges in one batch, into memory that is registered once.
+Result<double> engine_batch_us(const EmbeddingTold& told) {
+  SL_ASSIGN(const auto engine, Engine::create({}));
+  SL_ASSIGN(Peer peer, engine->connect(std::span(told.engine, told.engine_bytes)));
+  SL_ASSIGN(const RegionDesc remote, RegionDesc::unpack(std::span(told.region, told.region_bytes)));
+  SL_ASSIGN(const Region local, engine->allocate(kBatchItems * kBatchBytes));
+  const Region* const locals = &local;
+  SL_ASSIGN(Session session, peer.session(std::span(&locals, 1), std::span(&remote, 1)));
+  std::vector<uint64_t> offsets(kBatchItems);
+  for (uint64_t item = 0; item < kBatchItems; ++item) offsets[item] = item * kBatchBytes;
+  const std::vector<uint64_t> sizes(kBatchItems, kBatchBytes);
+  return median_us(kBatchRounds, [&]() -> Status {
+    SL_ASSIGN(Transfer transfer, session.read({offsets, offsets, sizes, {}, {}}));
+    return transfer.wait();
+  });
+}
+
+Status run_batch(SuiteContext& context, ec::Consumer& consumer, const EmbeddingTold& told) {
+  std::vector<ec::LoadRequest> requests;
+  for (uint64_t item = 0; item < kBatchItems; ++item) {
+    requests.push_back(embedding_request(told, item_name(item), kBatchBytes));
+  }
+  SL_ASSIGN(const double ours, median_us(kBatchRounds, [&]() -> Status {
+              for (auto& got : consumer.load(requests)) {
+                SL_TRY(check_loaded(got, got.ok() ? got->piece.bytes() : std::span<std::byte>()));
+              }
+              return {};
+            }));
+  SL_ASSIGN(const double engine, engine_batch_us(told));
+  context.add({.name = "batch",
+               .value = engine / ours,
+               .unit = "x",
+               .goal = Goal::kAtLeast,
+               .target = 0.8});
+  return {};
+}
+
+}  // namespace
+
+Status run_embedding_group(SuiteContext& context) {
+  void* const memory = ::mmap(nullptr, sizeof(EmbeddingTold), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return Status(Reason::kLimit, "no memory for two processes");
+  auto* const told = new (memory) EmbeddingTold;
+  const auto measured = [&]() -> Status {
+    SL_ASSIGN(ForkedPair process, ForkedPair::start([told](PairPage& page) {
+                const Status status = produce_embeddings(page, *told);
+                if (!status.ok()) page.failed.store(1);
+                return status;
+              }));
+    if (!process.page().wait_for(1)) return Status(Reason::kTimedOut, "no producer");
+    SL_ASSIGN(const auto consumer, ec::Consumer::create(embedding_options(), false));
+    SL_TRY(run_one(context, *consumer, *told));
+    SL_TRY(run_batch(context, *consumer, *told));
+    process.page().set(2);
+    return {};
+  };
+  const Status status = measured();
+  ::munmap(memory, sizeof(EmbeddingTold));
+  return status;
+}
+
+}  // namespace stagelink::cli::bench
