@@ -114,7 +114,14 @@ class YuanrongConnector:
         edge = str(from_stage), str(to_stage), str(put_key)
         try:
             plan = serializer.plan(data, self._wire, checksum=self._checksum)
-        except (TypeError, ValueError, NotImplementedError, RecursionError, Error) as error:
+        except (
+            TypeError,
+            ValueError,
+            NotImplementedError,
+            RecursionError,
+            OverflowError,
+            Error,
+        ) as error:
             core.refuse(*edge, str(error))
             return False, 0, None
         if not core.put(*edge, plan):

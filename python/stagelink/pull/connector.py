@@ -25,7 +25,17 @@ _Pulled = tuple[Any, int]
 _UNKNOWN_HOSTS = frozenset({"", "auto", "*", "0.0.0.0", "::"})
 # A get that gave nothing for one of these has nothing to complain of.
 _NOT_YET = frozenset({"not_found", "timed_out"})
-_NO_FORM = (TypeError, ValueError, NotImplementedError, RecursionError, BufferError, Error)
+_NO_FORM = (
+    TypeError,
+    ValueError,
+    NotImplementedError,
+    RecursionError,
+    OverflowError,
+    BufferError,
+    Error,
+)
+# Of a key, in a line of the log.
+_MOST_LOGGED = 200
 
 
 class ConnectorClosed(InvalidState, RuntimeError):
@@ -391,7 +401,9 @@ class YuanrongTransferEngineConnector:
             outcome = core.get(key, metadata, wait, timeout)
         except InvalidArgument as error:  # What the metadata says cannot be.
             core.refuse_get(False)
-            self._logger.error("transfer_engine get failed for %s: %s", key, str(error))
+            self._logger.error(
+                "transfer_engine get failed for %s: %s", key[:_MOST_LOGGED], str(error)
+            )
             return None
         return self._result(key, outcome)
 
@@ -409,7 +421,8 @@ class YuanrongTransferEngineConnector:
         if pulled is not None:
             return self._received(key, *pulled)
         if reason not in _NOT_YET:
-            self._logger.error("transfer_engine get failed for %s: %s (%s)", key, message, reason)
+            shown = key[:_MOST_LOGGED]
+            self._logger.error("transfer_engine get failed for %s: %s (%s)", shown, message, reason)
         return None
 
     def _received(
@@ -438,7 +451,9 @@ class YuanrongTransferEngineConnector:
             core = self._core
             if core is not None:
                 core.refuse_get(True)
-            self._logger.error("transfer_engine get failed for %s: %s", key, str(error))
+            self._logger.error(
+                "transfer_engine get failed for %s: %s", key[:_MOST_LOGGED], str(error)
+            )
             return None
         copy = time.perf_counter() - started
         total += copy

@@ -86,7 +86,8 @@ class Receiver::Pull {
     const auto begin = PullClock::now();
     const uint64_t bytes = claim_->body.bytes;
     if (request_.into.empty()) {
-      auto piece = home.pool->allocate(bytes, Deadline::earlier(terms.deadline, claim_->until),
+      const Deadline room = Deadline::earlier(terms.deadline, Deadline::in(terms.room));
+      auto piece = home.pool->allocate(bytes, Deadline::earlier(room, claim_->until),
                                        [&] { return home.go_on(terms.interrupted); });
       status_ = piece.status();
       if (piece.ok()) received_.piece = *std::move(piece);
@@ -259,7 +260,12 @@ ClaimResults Receiver::claim(std::span<const GetRequest> requests, const GetTerm
 
 std::vector<Result<Received>> Receiver::get(std::span<const GetRequest> requests,
                                             const GetTerms& terms) {
-  const AskTerms until{terms.wait, deadline_of(terms), terms.interrupted};
+  AskTerms until{terms.wait, deadline_of(terms), terms.interrupted};
+  // Without a time of its own a get that looks once does not wait for its own pool as long as a
+  // claim may last.
+  if (terms.timeout <= Duration::zero()) {
+    until.room = std::max<Duration>(terms.wait, home_->options.ask_timeout);
+  }
   ClaimResults claims(requests.size());
   Pulls pulls(*this, requests, until, claims);
   claim_until(requests, until, claims, &pulls);

@@ -21,6 +21,7 @@ struct AskTerms {
   Duration wait;      // For the put.
   Deadline deadline;  // For everything.
   const Interrupted& interrupted;
+  Duration room = Deadline::kLongest;  // For space in the own pool.
 };
 
 // What one call asks of one sender: any number of keys, over one line.

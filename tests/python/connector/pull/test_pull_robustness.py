@@ -132,6 +132,29 @@ def test_many_threads_use_one_connector(sender: Connector, receiver: Connector) 
     assert pulls.soon(lambda: sender.health()["offers"] == 0)
 
 
+def test_a_get_that_looks_once_does_not_wait_for_its_own_pool_as_long_as_a_claim_lasts(
+    sender: Connector,
+) -> None:
+    # The claim lasts a minute.
+    with pulls.receiver(sender, memory_pool_size=1 << 20, ask_timeout="100ms") as small:
+        for key in ("a", "b"):
+            assert sender.put(*pulls.EDGE, key, bytes(900_000))[0]
+        got = small.get(*pulls.EDGE, "a")
+        assert got is not None
+        started = time.monotonic()
+        assert small.get(*pulls.EDGE, "b") is None
+        assert time.monotonic() - started < 30
+        got[0].release()
+        assert pulls.raw(small.get(*pulls.EDGE, "b")) == bytes(900_000)
+
+
+def test_a_number_that_no_message_holds_gives_false_and_is_counted(sender: Connector) -> None:
+    before = sender.health()["errors"]
+    for value in (1 << 200, {"a": [1 << 64]}, -(1 << 63) - 1):
+        assert sender.put(*pulls.EDGE, "k", value) == (False, 0, None)
+    assert sender.health()["errors"] == before + 3
+
+
 def test_a_port_that_is_taken_is_an_error_of_the_constructor(sender: Connector) -> None:
     with pytest.raises(sl.AlreadyExists, match=str(sender.zmq_port)):
         pulls.sender(zmq_port=sender.zmq_port)

@@ -77,12 +77,13 @@ def test_an_abort_deletes_what_was_put() -> None:
 def test_a_put_that_cannot_be_gives_false_and_is_counted() -> None:
     with stores.connector(stores.namespace(), put_timeout="20ms") as one:
         assert one.put("0", "1", "r", object()) == (False, 0, None)
+        assert one.put("0", "1", "r", {"a": [1 << 64]}) == (False, 0, None)
         assert one.put("0", "1", "r", np.zeros(64 << 20, np.uint8)) == (False, 0, None)
         for at in range(40):
             one.put("0", "1", f"r{at}", np.zeros(1 << 20, np.uint8))
         found = one.health()
         assert found["puts"] < 40
-        assert found["failed_puts"] == found["errors"] == 42 - found["puts"]
+        assert found["failed_puts"] == found["errors"] == 43 - found["puts"]
         for at in range(40):
             one.cleanup(f"r{at}")
         assert stores.objects(one) == 0
