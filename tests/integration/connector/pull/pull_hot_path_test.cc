@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kHotGets = 50;
 constexpr uint32_t kHotMark = 1;
-// The claim, its answer, the release.
+// The claim and its answer; and the release, unless it leaves together with others.
+constexpr uint64_t kFewestCalls = 2;
 constexpr uint64_t kMostCalls = 3;
 constexpr uint64_t kHeartbeats = 20;  // Calls of an idle engine while the test runs.
 constexpr uint64_t kMostAllocations = 30;
@@ -25,7 +26,7 @@ class PullHotPathTest : public PullTest {
   }
 };
 
-TEST_F(PullHotPathTest, ASmallGetMakesThreeSystemCalls) {
+TEST_F(PullHotPathTest, ASmallGetMakesThreeSystemCallsAtMost) {
   if (!calls_are_counted()) GTEST_SKIP() << "a sanitizer makes system calls of its own";
   PullPeer sender(json(""));
   (void)must(sender.put("k", 1, 4096, /*readers=*/0));
@@ -41,7 +42,7 @@ TEST_F(PullHotPathTest, ASmallGetMakesThreeSystemCalls) {
       60);
   if (!run) GTEST_SKIP() << "this system does not let a process trace its child";
   ASSERT_EQ(run->exit_code, 0);
-  EXPECT_GE(run->total(kHotMark), kHotGets * kMostCalls) << run->list(kHotMark);
+  EXPECT_GE(run->total(kHotMark), kHotGets * kFewestCalls) << run->list(kHotMark);
   EXPECT_LE(run->total(kHotMark), kHotGets * kMostCalls + kHeartbeats) << run->list(kHotMark);
 }
 
