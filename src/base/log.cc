@@ -96,7 +96,7 @@ void log(LogLevel level, std::string_view what, std::string_view text) {
   uint32_t held_back = 0;
   // +1: the zero of a fresh slot is then always in the past.
   const bool admitted = admit(slot_for(what), now.tv_sec + kWindowSeconds + 1, held_back);
-  if (held_back > 0) write_line(level, what, fmt::format("repeated {} times", held_back));
+  if (held_back > 0) write_line(level, what, fmt::format("{} further lines were left out", held_back));
   if (admitted) write_line(level, what, text);
 }
 

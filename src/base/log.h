@@ -8,8 +8,8 @@ namespace stagelink {
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError, kOff };
 
-// One line to stderr, "time level [name] text". Lines from one call site's `what` beyond 20 in 10
-// seconds are held back and summed up in one line "repeated N times". The level comes from
+// One line to stderr, "time level [name] text". Beyond 20 lines of one `what` in 10 seconds they
+// are left out, and a line before the next says how many were. The level comes from
 // STAGELINK_LOG_LEVEL (debug info warning error off; default warning).
 //
 // Thread-safety: all may run at the same time.

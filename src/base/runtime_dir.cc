@@ -23,7 +23,7 @@ namespace stagelink {
 namespace {
 
 // sun_path holds 107 characters; "/<pid up to 7 digits>-<8 hex>.sock" takes 22 of them.
-constexpr size_t kLongestDir = sizeof(sockaddr_un::sun_path) - 1 - 22;
+static_assert(kMaxRuntimeDirBytes == sizeof(sockaddr_un::sun_path) - 1 - 22);
 constexpr time_t kSettleSeconds = 5;  // Far longer than from bind() to listen().
 constexpr int kInitTries = 100;
 constexpr auto kReclaimTime = std::chrono::seconds(5);  // Far longer than from flock() to unlink().
@@ -78,10 +78,10 @@ Status check_dir(const std::string& path, const struct stat& info) {
 // `follow`: whether the last component may be a symbolic link. In a directory that others write to
 // (/dev/shm, /tmp) it may not.
 Status prepare_dir(const std::string& path, bool follow) {
-  if (path.size() > kLongestDir) {
+  if (path.size() > kMaxRuntimeDirBytes) {
     return Status(Reason::kInvalidArgument,
                   fmt::format("runtime_dir {}: {} characters; a socket inside it allows at most {}",
-                              path, path.size(), kLongestDir));
+                              path, path.size(), kMaxRuntimeDirBytes));
   }
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return dir_failure(path, "cannot create", errno);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,9 @@
 #include "stagelink/result.h"
 
 namespace stagelink {
+
+// The longest path of a runtime directory in which sockets can be bound.
+inline constexpr size_t kMaxRuntimeDirBytes = 85;
 
 // The directory that holds the sockets and counters of this user's engines: `configured` if not
 // empty, else $XDG_RUNTIME_DIR/stagelink, else /dev/shm/stagelink-<uid>, else /tmp/stagelink-<uid>

@@ -5,6 +5,7 @@
 
 #include "base/deadline.h"
 #include "base/endpoint.h"
+#include "base/runtime_dir.h"
 #include "config/store_config.h"
 
 namespace stagelink::config {
@@ -71,7 +72,7 @@ constexpr OptionRow kRows[] = {
     {"runtime_dir", T::kString, kIdentity,
      "Directory of the sockets and counters. Empty: `$XDG_RUNTIME_DIR/stagelink`, else "
      "`/dev/shm/stagelink-<uid>`, else `/tmp/stagelink-<uid>`.",
-     field_of<&O::runtime_dir>, 0, 85},
+     field_of<&O::runtime_dir>, 0, kMaxRuntimeDirBytes},
     {"secret_file", T::kString, kIdentity,
      "File of 32 bytes to 4 KiB, mode 0600: peers must prove that they hold the same bytes before "
      "they learn or get anything. Empty: no proof is asked for.",

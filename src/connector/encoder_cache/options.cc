@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/deadline.h"
+#include "base/runtime_dir.h"
 #include "base/text.h"
 #include "config/option_loader.h"
 #include "connector/pull/messages/stamp.h"
@@ -74,7 +75,7 @@ constexpr OptionRow kCacheRows[] = {
      "A file of mode 0600. Only who holds the same secret is answered.", field_of<&O::secret_file>,
      0, kCacheMaxText},
     {"runtime_dir", T::kString, kCacheAddresses, "Folder of sockets; empty: as the engine's.",
-     field_of<&O::runtime_dir>, 0, kCacheMaxText},
+     field_of<&O::runtime_dir>, 0, kMaxRuntimeDirBytes},
 
     {"mooncake_protocol",
      T::kString,

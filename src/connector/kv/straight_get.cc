@@ -85,7 +85,7 @@ Status StraightGet::read(std::span<std::byte> memory, Duration timeout) {
   std::vector<std::vector<pull::ReadPart>> parts(claims_.size());
   std::vector<pull::ClaimRead> reads;
   for (size_t at = 0; at < claims_.size(); ++at) {
-    if (plan_.dense(at)) {
+    if (plan_.dense(at) && !claims_[at].pool_only()) {
       for (const Placement& placement : plan_.placements(at)) {
         parts[at].push_back(
             {placement.from, memory.subspan(placement.to, placement.rows * placement.row_bytes)});

@@ -27,6 +27,8 @@ class Claim {
   uint64_t bytes() const noexcept;
   uint64_t generation() const noexcept;
   bool is_fast_path() const noexcept;
+  // Its sender is one of 0.30: only memory of the pool can be read into.
+  bool pool_only() const noexcept;
   const Deadline& end() const noexcept;
 
  private:

@@ -10,6 +10,7 @@
 
 #include "base/deadline.h"
 #include "base/endpoint.h"
+#include "base/runtime_dir.h"
 #include "base/text.h"
 #include "config/option_loader.h"
 #include "connector/omni_config/typed_value.h"
@@ -83,7 +84,7 @@ constexpr OptionRow kPullRows[] = {
      field_of<&P::secret_file>, 0, 4095},
     {"runtime_dir", PullType::kString, kPullAddresses,
      "Where the sockets for receivers of this host lie. Default: as for the engine.",
-     field_of<&P::runtime_dir>, 0, 4095},
+     field_of<&P::runtime_dir>, 0, kMaxRuntimeDirBytes},
 
     {"protocol",
      PullType::kString,
@@ -169,11 +170,11 @@ class PullOptionsReader {
   Result<LoadedPullOptions> read(const ConfigNode& extra) {
     for (const ConfigEntry& entry : extra.entries) {
       const Status status = read_entry(entry);
-      if (status.ok()) continue;
-      if (place_ == nullptr) return status;
-      return Status(status.reason(), fmt::format("{}: {}", place_(entry.value), status.message()));
+      if (!status.ok()) return placed(entry.value, status);
     }
-    SL_TRY(check_pull_options(loaded_.options));
+    if (const Status status = check_pull_options(loaded_.options); !status.ok()) {
+      return placed(place_of(extra, status.message()), status);
+    }
     if (loaded_.options.protocol == "rdma") {
       loaded_.options.protocol = "auto";
       loaded_.notes.emplace_back("protocol: this build has no RDMA; `auto` is taken for `rdma`");
@@ -182,6 +183,20 @@ class PullOptionsReader {
   }
 
  private:
+  Status placed(const ConfigNode& where, const Status& status) const {
+    if (place_ == nullptr) return status;
+    return Status(status.reason(), fmt::format("{}: {}", place_(where), status.message()));
+  }
+
+  // Where the option is set that a message begins with; else the whole.
+  static const ConfigNode& place_of(const ConfigNode& extra, std::string_view message) {
+    const std::string_view name = message.substr(0, message.find(':'));
+    for (const ConfigEntry& entry : extra.entries) {
+      if (entry.key.text == name) return entry.value;
+    }
+    return extra;
+  }
+
   Status read_entry(const ConfigEntry& entry) {
     const std::string& name = entry.key.text;
     if (is_one_of(name, kOthersKeys)) return {};

@@ -128,7 +128,7 @@ class ConnectorCore {
   ConnectorCore(std::shared_ptr<Home> shared, std::unique_ptr<Sender> sending)
       : home(std::move(shared)), sender(std::move(sending)), receiver(home, memory) {}
 
-  Status check_put(std::string_view key, uint64_t bytes) const;
+  Status check_put(std::string_view key, uint64_t bytes, uint32_t readers) const;
   Result<Piece> allocate(uint64_t bytes, Duration timeout, const Interrupted& interrupted);
   Result<PullMetadata> count(std::string_view key, uint64_t bytes, Result<PullMetadata> outcome);
   Status close(Duration timeout);
@@ -143,7 +143,7 @@ class ConnectorCore {
   bool closed_ SL_GUARDED_BY(close_mutex_) = false;
 };
 
-Status ConnectorCore::check_put(std::string_view key, uint64_t bytes) const {
+Status ConnectorCore::check_put(std::string_view key, uint64_t bytes, uint32_t readers) const {
   SL_TRY(home->usable());
   if (sender == nullptr) {
     return Status(Reason::kInvalidArgument, "a connector with `role: receiver` puts nothing");
@@ -151,6 +151,11 @@ Status ConnectorCore::check_put(std::string_view key, uint64_t bytes) const {
   if (key.empty() || key.size() > kMaxKeyBytes) {
     return Status(Reason::kInvalidArgument,
                   fmt::format("a key of {} bytes; it may have 1 to {}", key.size(), kMaxKeyBytes));
+  }
+  if (readers > kMaxReaders) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("readers: {}; expected 0 (any number, it goes by its time) to {}",
+                              readers, kMaxReaders));
   }
   if (bytes > 0 && bytes <= kMaxPayloadBytes) return {};
   return Status(Reason::kInvalidArgument, fmt::format("a payload of {} bytes", bytes));
@@ -235,7 +240,7 @@ Result<PullMetadata> PullConnector::put(std::string_view key,
   ConnectorCore& core = *core_;
   uint64_t bytes = 0;
   for (const auto piece : pieces) bytes += piece.size();
-  if (const Status status = core.check_put(key, bytes); !status.ok()) {
+  if (const Status status = core.check_put(key, bytes, terms.readers); !status.ok()) {
     return core.count(key, bytes, status);
   }
   const Duration timeout =
@@ -258,7 +263,7 @@ Result<PullMetadata> PullConnector::put_piece(std::string_view key, const Piece&
                                               const PutTerms& terms) {
   ConnectorCore& core = *core_;
   const std::span<std::byte> bytes = piece.bytes();
-  Status status = core.check_put(key, bytes.size());
+  Status status = core.check_put(key, bytes.size(), terms.readers);
   if (status.ok() && !core.home->pool->contains(bytes)) {
     status = Status(Reason::kInvalidArgument, "a piece of another connector's pool");
   }
@@ -277,7 +282,7 @@ Result<PullMetadata> PullConnector::put_ranges(std::string_view key,
   uint64_t total = 0;
   for (const RegisteredRange& range : ranges) total += range.bytes;
   Sender::Payload payload{std::make_shared<OfferBody>(), {}, {}};
-  Status status = core.check_put(key, total);
+  Status status = core.check_put(key, total, terms.readers);
   if (status.ok() && core.home->plane != nullptr) {
     status = Status(Reason::kUnsupported, "memory outside the pool with `protocol: ascend`");
   }

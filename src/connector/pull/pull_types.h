@@ -19,6 +19,7 @@ namespace stagelink::pull {
 // Keys: 1 to 1024 bytes, any bytes. Payloads: 1 byte to 2^48.
 inline constexpr size_t kMaxKeyBytes = 1024;
 inline constexpr size_t kMaxOfferPieces = 4096;
+inline constexpr uint32_t kMaxReaders = 1'000'000;
 
 // What a put gives and a get takes. Complete: as put gave it. Partial: host and port alone, then
 // the rest is asked for. A generation of 0 stands for whatever is offered; another one for that put
@@ -35,7 +36,8 @@ struct PullMetadata {
 };
 
 struct PutTerms {
-  uint32_t readers = 1;  // When so many have read it, it goes. 0: any number; it goes by its time.
+  // When so many have read it, it goes; at most kMaxReaders. 0: any number; it goes by its time.
+  uint32_t readers = 1;
   Duration ttl = Duration::zero();      // Zero: buffer_ttl_seconds; negative: for ever.
   Duration timeout = Duration::zero();  // For space. Zero: put_timeout.
   bool is_fast_path = true;

@@ -129,15 +129,15 @@ class OptionsReader {
   Result<ConnectorOptions> read(const ConfigNode& extra) {
     for (const ConfigEntry& entry : extra.entries) {
       const Status status = read_entry(entry);
-      if (status.ok()) continue;
-      if (place_ == nullptr) return status;
-      return Status(status.reason(), fmt::format("{}: {}", place_(entry.value), status.message()));
+      if (!status.ok()) return placed(entry.value, status);
     }
     for (const auto& [name, bound] : {std::pair("window_size", options_.window_size),
                                       std::pair("max_inflight", options_.max_inflight)}) {
       if (bound != 0) continue;
-      return Status(Reason::kInvalidArgument,
-                    fmt::format("{}: 0 would let nothing through; -1 is without a bound", name));
+      return placed(
+          extra.find(name)->value,
+          Status(Reason::kInvalidArgument,
+                 fmt::format("{}: 0 would let nothing through; -1 is without a bound", name)));
     }
     if (extra.find("backend") == nullptr && extra.find("host") != nullptr) {
       options_.store.backend = StoreBackend::kYuanrong;
@@ -148,6 +148,11 @@ class OptionsReader {
   }
 
  private:
+  Status placed(const ConfigNode& where, const Status& status) const {
+    if (place_ == nullptr) return status;
+    return Status(status.reason(), fmt::format("{}: {}", place_(where), status.message()));
+  }
+
   Status read_entry(const ConfigEntry& entry) {
     const std::string& name = entry.key.text;
     if (std::ranges::find(kHostKeys, name) != kHostKeys.end()) return {};

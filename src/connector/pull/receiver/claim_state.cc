@@ -62,6 +62,7 @@ Claim::~Claim() = default;
 uint64_t Claim::bytes() const noexcept { return state_->body.bytes; }
 uint64_t Claim::generation() const noexcept { return state_->body.generation; }
 bool Claim::is_fast_path() const noexcept { return state_->body.is_fast_path; }
+bool Claim::pool_only() const noexcept { return state_->life->is_omni(); }
 const Deadline& Claim::end() const noexcept { return state_->until; }
 
 }  // namespace stagelink::pull

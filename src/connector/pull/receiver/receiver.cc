@@ -1,6 +1,7 @@
 #include "connector/pull/receiver/receiver.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -17,6 +18,8 @@ namespace {
 constexpr Duration kAskTick = std::chrono::milliseconds(100);
 // So long the next grant is waited for before those that are there are pulled.
 constexpr Duration kMoreComes = std::chrono::milliseconds(1);
+// Lines of the log for the failures of one call that have one reason.
+constexpr size_t kLinesOfReason = 5;
 
 using PullClock = PullMetrics::Clock;
 
@@ -271,7 +274,7 @@ std::vector<Result<Received>> Receiver::get(std::span<const GetRequest> requests
   claim_until(requests, until, claims, &pulls);
   pulls.pull_ready();
   std::vector<Result<Received>> results = pulls.finish();
-  for (size_t i = 0; i < results.size(); ++i) count(requests[i], results[i]);
+  count(requests, results);
   return results;
 }
 
@@ -295,7 +298,27 @@ std::vector<ReadOutcome> Receiver::read(std::span<const PartsOfClaim> reads,
   return reader_.read(reads, Deadline::in(time));
 }
 
-void Receiver::count(const GetRequest& request, const Result<Received>& outcome) {
+// One line for each failure, but not for each of many that have the same cause.
+void Receiver::count(std::span<const GetRequest> requests,
+                     std::span<const Result<Received>> outcomes) {
+  std::map<Reason, size_t> failed;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    count(outcomes[i]);
+    const Status& status = outcomes[i].status();
+    if (status.ok() || is_quiet(status) || ++failed[status.reason()] > kLinesOfReason) continue;
+    log(LogLevel::kWarning, "pull",
+        fmt::format("get of {} failed: {}", escape_control(requests[i].key.substr(0, 200)),
+                    status.to_string()));
+  }
+  for (const auto& [reason, gets] : failed) {
+    if (gets <= kLinesOfReason) continue;
+    log(LogLevel::kWarning, "pull",
+        fmt::format("gets of {} further keys in the same call failed: {}", gets - kLinesOfReason,
+                    reason_name(reason)));
+  }
+}
+
+void Receiver::count(const Result<Received>& outcome) {
   PullMetrics& metrics = home_->metrics;
   if (outcome.ok()) {
     const Received& received = *outcome;
@@ -306,12 +329,7 @@ void Receiver::count(const GetRequest& request, const Result<Received>& outcome)
     metrics.observe(PullPhase::kGetTotal, received.times.total);
     return;
   }
-  const Status& status = outcome.status();
-  metrics.count_get(status.reason(), 0);
-  if (is_quiet(status)) return;
-  log(LogLevel::kWarning, "pull",
-      fmt::format("get of {} failed: {}", escape_control(request.key.substr(0, 200)),
-                  status.to_string()));
+  metrics.count_get(outcome.status().reason(), 0);
 }
 
 // --- Asking ---

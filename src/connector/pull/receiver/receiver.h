@@ -43,7 +43,8 @@ class Receiver {
   Result<std::shared_ptr<SenderLink>> link_of(const GetRequest& request)
       SL_EXCLUDES(default_mutex_);
   class Asking;
-  void count(const GetRequest& request, const Result<Received>& outcome);
+  void count(std::span<const GetRequest> requests, std::span<const Result<Received>> outcomes);
+  void count(const Result<Received>& outcome);
 
   const std::shared_ptr<Home> home_;
   const Reader reader_;

@@ -1,7 +1,6 @@
 // Where a sender is asked: addresses, secrets, carriers, foreign messages and older peers.
 
 #include <array>
-#include <atomic>
 #include <filesystem>
 #include <future>
 
@@ -13,8 +12,8 @@
 #include "base/unique_fd.h"
 #include "connector/pull/messages/messages.h"
 #include "connector/pull/messages/omni_messages.h"
-#include "connector/zmq/listener.h"
 #include "connector/zmq/socket.h"
+#include "integration/connector/pull/old_sender.h"
 #include "integration/connector/pull/pull_test.h"
 #include "integration/support/secret_files.h"
 
@@ -182,57 +181,28 @@ TEST_F(PullCompatTest, AQueryIsAClaimUntilItsCleanup) {
   EXPECT_TRUE(pull::is_omni_word(ask(dealer, pull::omni_word("what")), pull::kOmniAckError));
 }
 
-// Answers as a sender of 0.30 does, for a connector whose engine holds the bytes.
-class OldSender final : public zmq::MessageHandler {
- public:
-  explicit OldSender(pull::OmniInfo info) : info_(std::move(info)) {}
-  std::vector<zmq::Frames> on_message(zmq::Frames frames) override {
-    const auto ask = pull::read_omni_request(frames.back());
-    pull::Message answer = pull::omni_word(pull::kOmniAckError);
-    if (ask.has_value() && ask->request == pull::OmniRequest::kCleanup) {
-      cleanups.fetch_add(1);
-      answer = pull::omni_word(pull::kOmniAckOk);
-    } else if (ask.has_value()) {
-      answer =
-          ask->key == info_.key ? pull::omni_info(info_) : pull::omni_word(pull::kOmniNotFound);
-    }
-    return {{zmq::Bytes(), answer}};
-  }
-  std::atomic<int> cleanups{0};
-
- private:
-  const pull::OmniInfo info_;
-};
-
 TEST_F(PullCompatTest, GetsFromASenderOf030OnlyIfToldTo) {
   auto holder = connector("");
   const auto region = must(holder->allocate_memory(kPullBytes));
   fill_pattern(region->bytes(), 8);
   const auto address = reinterpret_cast<uint64_t>(region->bytes().data());
-  OldSender handler({"k",
-                     holder->connection_info().rpc_port,
-                     kPullBytes,
-                     false,
-                     {address, address + 1000},
-                     {1000, kPullBytes - 1000}});
-  auto context = must(zmq::Context::create(must(zmq::Library::load())));
-  auto listener = must(zmq::Listener::start(must(zmq::Router::bind(context, {.host = "127.0.0.1"})),
-                                            "old", handler));
-  PullMetadata sender;
-  sender.source_host = "127.0.0.1";
-  sender.source_port = listener->endpoint().port;
-
+  OldSender old({"k",
+                 holder->connection_info().rpc_port,
+                 kPullBytes,
+                 false,
+                 {address, address + 1000},
+                 {1000, kPullBytes - 1000}});
   auto strict = connector(kReceiverRole);
-  EXPECT_REASON(Reason::kVersion, get(*strict, "k", sender).status());
+  EXPECT_REASON(Reason::kVersion, get(*strict, "k", old.address()).status());
   auto lenient = connector(R"("role": "receiver", "compat_030": true)");
   for (int i = 1; i <= 2; ++i) {
-    const pull::Received got = must(get(*lenient, "k", sender));
+    const pull::Received got = must(get(*lenient, "k", old.address()));
     EXPECT_EQ(first_wrong(got.piece.bytes(), 8), std::nullopt);
     EXPECT_FALSE(got.is_fast_path);
-    EXPECT_TRUE(eventually([&] { return handler.cleanups.load() == i; }));
+    EXPECT_TRUE(eventually([&] { return old.cleanups() == i; }));
   }
-  EXPECT_REASON(Reason::kNotFound, get(*lenient, "missing", sender).status());
-  EXPECT_REASON(Reason::kTimedOut, get(*lenient, "missing", sender, 30ms).status());
+  EXPECT_REASON(Reason::kNotFound, get(*lenient, "missing", old.address()).status());
+  EXPECT_REASON(Reason::kTimedOut, get(*lenient, "missing", old.address(), 30ms).status());
 }
 
 }  // namespace

@@ -128,6 +128,25 @@ TEST_F(PullWaitTest, AKeyThatIsMissingHoldsUpNoOther) {
   EXPECT_EQ(first_wrong(must(std::move(results[1])).piece.bytes(), 1), std::nullopt);
 }
 
+TEST_F(PullWaitTest, AFloodOfFailuresIsAHandfulOfLinesAndTheirCount) {
+  PullPeer sender(json(R"("max_waiting": 0)"));
+  const auto lines = [&](uint32_t keys, uint32_t others) {
+    testing::internal::CaptureStderr();
+    PullPeer receiver(json(kReceiverRole));
+    EXPECT_REASON(Reason::kBusy, receiver.get_many(keys, sender.address(), 30s));
+    const std::string log = testing::internal::GetCapturedStderr();
+    const std::string rest = fmt::format("gets of {} further keys in the same call failed", others);
+    EXPECT_EQ(log.find(rest) != std::string::npos, others > 0) << log;
+    EXPECT_EQ(metric_in(receiver.metrics_text(), "pull_gets_total", "busy"), keys);
+    size_t count = 0;
+    for (size_t at = 0; (at = log.find(" failed: busy", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  EXPECT_EQ(lines(5, 0), 5u);
+  EXPECT_EQ(lines(6, 1), 6u);
+  EXPECT_EQ(lines(2000, 1995), 6u);
+}
+
 TEST_F(PullWaitTest, OfManyKeysOfSeveralSendersEachHasItsOwnOutcome) {
   PullPeer first(json(""));
   PullPeer second(json(""));

@@ -126,6 +126,21 @@ TEST_F(PullOwnershipTest, APayloadForSeveralReadersGoesWithTheLast) {
   EXPECT_REASON(Reason::kNotFound, get(*first, "k", sender.address()).status());
 }
 
+TEST_F(PullOwnershipTest, ReadersBeyondTheBoundAreRefusedByName) {
+  PullPeer sender(json(""));
+  EXPECT_OK(sender.put("k", 1, 100, pull::kMaxReaders).status());
+  const Status status = sender.put("k", 2, 100, pull::kMaxReaders + 1).status();
+  EXPECT_REASON(Reason::kInvalidArgument, status);
+  EXPECT_NE(status.message().find("readers: 1000001; expected 0"), std::string_view::npos)
+      << status.to_string();
+  EXPECT_EQ(sender.health().errors, 1u);
+  auto receiver = connector(kReceiverRole);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(first_wrong(must(get(*receiver, "k", sender.address())).piece.bytes(), 1),
+              std::nullopt);
+  }
+}
+
 TEST_F(PullOwnershipTest, AFullPoolLetsAPutWaitUntilSomebodyHasRead) {
   auto sender = connector(R"("memory_pool_size": 1048576, "put_timeout": "20s")");
   PullPeer receiver(json(kReceiverRole));

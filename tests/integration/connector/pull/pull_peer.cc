@@ -39,9 +39,11 @@ class PullRole {
   Status obey(ByteReader& in, ByteWriter& out) {
     switch (in.get<PullCommand>()) {
       case PullCommand::kPut: return put(in, out);
+      case PullCommand::kPutBytes: return put_bytes(in, out);
       case PullCommand::kPutRanges: return put_ranges(in, out);
       case PullCommand::kCleanup: return cleanup(in, out);
       case PullCommand::kGet: return get(in, out);
+      case PullCommand::kGetMany: return get_many(in);
       case PullCommand::kClaim: return claim(in, out);
       case PullCommand::kReadClaim: return read_claim(in);
       case PullCommand::kFinishClaim: return finish_claim(in);
@@ -70,6 +72,14 @@ class PullRole {
       fill_pattern(piece.bytes(), seed);
     }
     SL_ASSIGN(const pull::PullMetadata metadata, connector_->put_piece(key, piece, terms));
+    put_metadata(out, metadata);
+    return {};
+  }
+
+  Status put_bytes(ByteReader& in, ByteWriter& out) {
+    const std::string_view key = in.get_string();
+    const std::span<const std::byte> bytes = in.get_bytes(in.left());
+    SL_ASSIGN(const pull::PullMetadata metadata, connector_->put(key, std::span(&bytes, 1)));
     put_metadata(out, metadata);
     return {};
   }
@@ -112,6 +122,24 @@ class PullRole {
     out.put(received.generation);
     out.put(static_cast<uint8_t>(first_wrong(received.piece.bytes(), seed).has_value() ? 0 : 1));
     return {};
+  }
+
+  Status get_many(ByteReader& in) {
+    std::vector<std::string> keys(in.get<uint32_t>());
+    const pull::PullMetadata metadata = get_metadata(in);
+    pull::GetTerms terms;
+    terms.wait = Duration(in.get<int64_t>());
+    std::vector<pull::GetRequest> requests;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = std::to_string(i);
+      requests.push_back({.key = keys[i], .metadata = &metadata, .into = {}});
+    }
+    const auto outcomes = connector_->get_many(requests, terms);
+    for (const auto& outcome : outcomes) {
+      if (outcome.status().reason() == outcomes.front().status().reason()) continue;
+      return Status(Reason::kUnsupported, "outcomes that differ");
+    }
+    return outcomes.front().status();
   }
 
   Status claim(ByteReader& in, ByteWriter& out) {
@@ -255,6 +283,16 @@ Result<pull::PullMetadata> PullPeer::put(std::string_view key, uint64_t seed, ui
   return get_metadata(in);
 }
 
+Result<pull::PullMetadata> PullPeer::put_bytes(std::string_view key,
+                                               std::span<const std::byte> bytes) {
+  ByteWriter out = command_of(PullCommand::kPutBytes);
+  out.put_string(key);
+  out.put_bytes(bytes);
+  SL_ASSIGN(const auto answer, ask(out.take()));
+  ByteReader in(answer);
+  return get_metadata(in);
+}
+
 Result<pull::PullMetadata> PullPeer::put_ranges(std::string_view key, uint64_t seed, uint64_t bytes,
                                                 uint32_t pieces) {
   ByteWriter out = command_of(PullCommand::kPutRanges);
@@ -289,6 +327,14 @@ Result<PeerGot> PullPeer::get(std::string_view key, const pull::PullMetadata& se
   got.generation = in.get<uint64_t>();
   got.right = in.get<uint8_t>() == 1;
   return got;
+}
+
+Status PullPeer::get_many(uint32_t keys, const pull::PullMetadata& sender, Duration wait) {
+  ByteWriter out = command_of(PullCommand::kGetMany);
+  out.put(keys);
+  put_metadata(out, sender);
+  out.put(static_cast<int64_t>(wait.count()));
+  return ask(out.take()).status();
 }
 
 Result<uint32_t> PullPeer::claim(std::string_view key, const pull::PullMetadata& sender) {

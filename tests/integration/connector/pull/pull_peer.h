@@ -12,9 +12,11 @@ namespace stagelink::test {
 
 enum class PullCommand : uint8_t {
   kPut = 1,
+  kPutBytes,
   kPutRanges,
   kCleanup,
   kGet,
+  kGetMany,
   kClaim,
   kReadClaim,
   kFinishClaim,
@@ -50,9 +52,12 @@ class PullPeer {
   // In place: `pieces` of equal size in as many private registrations, with gaps.
   Result<pull::PullMetadata> put_ranges(std::string_view key, uint64_t seed, uint64_t bytes,
                                         uint32_t pieces);
+  Result<pull::PullMetadata> put_bytes(std::string_view key, std::span<const std::byte> bytes);
   bool cleanup(std::string_view key, uint64_t generation = 0);
   Result<PeerGot> get(std::string_view key, const pull::PullMetadata& sender, uint64_t seed,
                       Duration wait = Duration::zero());
+  // One call for the keys "0", "1", ..., all of which have the same outcome.
+  Status get_many(uint32_t keys, const pull::PullMetadata& sender, Duration wait);
   // The number of the claim.
   Result<uint32_t> claim(std::string_view key, const pull::PullMetadata& sender);
   Status read_claim(uint32_t claim, uint64_t seed);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/runtime_dir.h"
 #include "config/config_node.h"
 #include "connector/pull/messages/messages.h"
 #include "connector/pull/messages/omni_messages.h"
@@ -328,6 +329,26 @@ TEST(PullOptionsTest, WhatCannotBeIsNamed) {
     EXPECT_NE(loaded.status().message().find(each.part), std::string_view::npos)
         << loaded.status().to_string();
   }
+}
+
+TEST(PullOptionsTest, WhatDoesNotGoTogetherIsPlacedWhereItIsSet) {
+  for (const auto& [text, message] :
+       {std::pair("protocol: ascend\nmemory_pool_device: cpu\n", "p.yaml:2: memory_pool_device"),
+        std::pair("memory_pool_device: npu\nprotocol: tcp\n", "p.yaml:1: memory_pool_device"),
+        std::pair("secret_file: /s\nhost: auto\ncompat_030: true\n", "p.yaml:3: compat_030")}) {
+    const Status status = load(text, config::ConfigSyntax::kYaml).status();
+    EXPECT_EQ(status.message().find(message), 0u) << status.to_string();
+  }
+}
+
+TEST(PullOptionsTest, ARuntimeDirHoldsAsManyBytesAsAnEngines) {
+  const auto with = [](size_t bytes) {
+    return load(fmt::format(R"({{"runtime_dir": "/{}"}})", std::string(bytes - 1, 'd'))).status();
+  };
+  EXPECT_TRUE(with(kMaxRuntimeDirBytes).ok());
+  EXPECT_EQ(with(kMaxRuntimeDirBytes + 1).reason(), Reason::kInvalidArgument);
+  EXPECT_NE(with(kMaxRuntimeDirBytes + 1).message().find("a text of 0 to 85 bytes"),
+            std::string_view::npos);
 }
 
 }  // namespace

@@ -109,6 +109,10 @@ TEST(ConnectorOptionsTest, APlaceStandsBeforeTheMessage) {
   };
   EXPECT_THAT(std::string(load_connector_options(*extra, place).status().message()),
               HasSubstr("p.yaml:1: port"));
+  auto later = config::parse_config("port: 5\nwindow_size: 0\n", config::ConfigSyntax::kYaml, "");
+  ASSERT_TRUE(later.ok());
+  EXPECT_THAT(std::string(load_connector_options(*later, place).status().message()),
+              HasSubstr("p.yaml:2: window_size: 0 would"));
 }
 
 }  // namespace
