@@ -12,6 +12,7 @@
 #include "cli/bench/rig/process_load.h"
 #include "connector/kv/payload_plan.h"
 #include "connector/kv/rank_map.h"
+#include "connector/kv/straight_get.h"
 
 namespace stagelink::cli::bench {
 
@@ -24,6 +25,7 @@ constexpr uint64_t kRankKeyBytes = 4 * kRankMib;
 constexpr uint32_t kRankRounds = 40;
 constexpr double kRanksLimit = 1.3;
 constexpr double kFanLimit = 1.01;  // The headers.
+constexpr double kStraightLimit = 1.0;
 constexpr double kPutLimitUs = 100;
 
 Status offer_filled(pull::PullConnector& connector, const std::string& key, uint64_t bytes) {
@@ -174,6 +176,59 @@ Status run_fan_out(SuiteContext& context) {
   return Status();
 }
 
+// The payload of a request into its final tensors, by way of the own pool.
+Status get_and_place(pull::PullConnector& receiver, const pull::GetRequest& request,
+                     const kv::RankRoute& route, std::span<std::byte> memory) {
+  SL_ASSIGN(const pull::Received got, receiver.get(request));
+  const std::span<const std::byte> payload = got.piece.bytes();
+  SL_ASSIGN(const kv::PayloadHeader header, kv::decode_header(payload, payload.size(), "r"));
+  const kv::MergePart part{&header, route, /*sliced=*/true};
+  SL_ASSIGN(const kv::MergePlan plan, kv::MergePlan::create(std::span(&part, 1)));
+  return plan.place(0, payload, memory);
+}
+
+// How many times as long that takes as reading them straight from the sender's pool.
+Status run_straight(SuiteContext& context) {
+  const uint64_t pool = 64 * kRankMib;
+  SL_ASSIGN(const auto pair,
+            PullPair::start(bench_pull_options(pull::Role::kSender, pool),
+                            [](pull::PullConnector& connector, PairPage& page) -> Status {
+                              const PagedCache cache;
+                              SL_TRY(put_payload_us(connector, cache, "r@0_1", {}, 0).status());
+                              page.set(1);
+                              return page.wait_for(2) ? Status()
+                                                      : Status(Reason::kTimedOut, "no turn");
+                            }));
+  if (!pair->page().wait_for(1)) return Status(Reason::kTimedOut, "the sender is lost");
+  const pull::PullMetadata sender = pair->address();
+  SL_ASSIGN(const auto receiver,
+            pull::PullConnector::create(bench_pull_options(pull::Role::kReceiver, pool)));
+  const kv::RankRoute route;  // From one rank to one.
+  const pull::GetRequest request{"r@0_1", &sender, {}};
+  std::vector<std::byte> memory(PagedCache().kv_bytes());
+  std::vector<double> straight_us;
+  std::vector<double> placed_us;
+  for (uint32_t round = 0; round <= kRankRounds; ++round) {
+    double start_us = now_us();
+    SL_ASSIGN(const auto claimed,
+              kv::StraightGet::claim(*receiver, {{&request, 1}, {&route, 1}, "r", 0, 0}, {}));
+    SL_TRY(claimed.outcomes.front());
+    SL_TRY(claimed.get->read(memory, std::chrono::seconds(5)));
+    if (round > 0) straight_us.push_back(now_us() - start_us);
+    start_us = now_us();
+    SL_TRY(get_and_place(*receiver, request, route, memory));
+    if (round > 0) placed_us.push_back(now_us() - start_us);
+  }
+  pair->page().set(2);
+  context.add(
+      {.name = "straight",
+       .value = percentile(std::move(placed_us), 0.5) / percentile(std::move(straight_us), 0.5),
+       .unit = "x",
+       .goal = Goal::kAtLeast,
+       .target = kStraightLimit});
+  return Status();
+}
+
 // What a put of a request's cache takes beyond one plain copy of its bytes, for each layer. This is
 // where nothing is put on another thread.
 Status run_put_cost(SuiteContext& context) {
@@ -204,6 +259,7 @@ Status run_put_cost(SuiteContext& context) {
 Status run_pull_rank_group(SuiteContext& context) {
   SL_TRY(run_ranks(context));
   SL_TRY(run_fan_out(context));
+  SL_TRY(run_straight(context));
   return run_put_cost(context);
 }
 
