@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import logging
 import os
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 import stagelink as sl  # noqa: E402
+from stagelink.log_limit import LineLimit  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -56,6 +58,15 @@ def _snapshot(runtime: Path) -> dict[str, list[str]]:
         "threads": sorted(os.listdir("/proc/self/task")),
         "runtime": sorted(os.listdir(runtime)) if runtime.exists() else [],
     }
+
+
+@pytest.fixture(autouse=True)
+def fresh_log_limits() -> None:
+    """What earlier tests have logged takes no line from this one."""
+    for name in ("stagelink.pull", "stagelink.kv"):
+        for limit in logging.getLogger(name).filters:
+            if isinstance(limit, LineLimit):
+                limit.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+from ..log_limit import limited
+
 __all__ = ["RequestCaches"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = limited(logging.getLogger("stagelink.kv"))
 
 # (request id, ids of its companions, manager, device) -> what goes to the sampling parameters.
 Collect = Callable[[str, Any, Any, Any], dict[str, Any] | None]

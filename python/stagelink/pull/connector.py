@@ -7,12 +7,14 @@ import logging
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import _core, serializer
 from ..errors import Error, InvalidArgument, InvalidState
+from ..log_limit import LINES_OF_CALL, limited
 from .ascend import AscendPlane
 from .buffer import ManagedBuffer
 
@@ -58,7 +60,7 @@ class YuanrongTransferEngineConnector:
     """
 
     supports_raw_data = True
-    _logger = logging.getLogger("stagelink.pull")
+    _logger = limited(logging.getLogger("stagelink.pull"))
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Bind the ports and reserve the pool. Raises what is wrong, by name."""
@@ -213,7 +215,7 @@ class YuanrongTransferEngineConnector:
             places = list(metadata)
         left = max(0.0, deadline - time.monotonic())
         found = core.get_many(keys, places, left, left)
-        return [self._result(key, outcome) for key, outcome in zip(keys, found, strict=True)]
+        return self._results(keys, found)
 
     def abandon_get(self, get_key: str) -> None:
         """Do nothing: a get that has returned has left nothing behind."""
@@ -415,6 +417,28 @@ class YuanrongTransferEngineConnector:
             "get(metadata=None) requires sender_host and sender_zmq_port to be resolved. "
             "Call update_sender_info(host, port) before polling."
         )
+
+    def _results(
+        self, keys: Sequence[str], outcomes: Sequence[tuple[str, str, _core.Pulled | None]]
+    ) -> list[_Pulled | None]:
+        lines: Counter[str] = Counter()
+        results: list[_Pulled | None] = []
+        for key, outcome in zip(keys, outcomes, strict=True):
+            reason, _, pulled = outcome
+            if pulled is None and reason not in _NOT_YET:
+                lines[reason] += 1
+                if lines[reason] > LINES_OF_CALL:
+                    results.append(None)
+                    continue
+            results.append(self._result(key, outcome))
+        for reason, count in lines.items():
+            if count > LINES_OF_CALL:
+                self._logger.error(
+                    "transfer_engine get failed for %d further keys of the same call (%s)",
+                    count - LINES_OF_CALL,
+                    reason,
+                )
+        return results
 
     def _result(self, key: str, outcome: tuple[str, str, _core.Pulled | None]) -> _Pulled | None:
         reason, message, pulled = outcome
