@@ -36,6 +36,7 @@ void CacheMetrics::count_load(Reason outcome, uint64_t bytes) noexcept {
   if (outcome == Reason::kOk) loaded_bytes_.fetch_add(bytes);
 }
 void CacheMetrics::count_peer_pull(Reason outcome) noexcept { add(peer_pulls_, outcome); }
+void CacheMetrics::count_push(Reason outcome) noexcept { add(pushes_, outcome); }
 void CacheMetrics::count_evictions(uint64_t count) noexcept { evictions_.fetch_add(count); }
 void CacheMetrics::count_joined() noexcept { joined_.fetch_add(1); }
 void CacheMetrics::count_fallback() noexcept { fallbacks_.fetch_add(1); }
@@ -45,6 +46,7 @@ uint64_t CacheMetrics::loads(Reason outcome) const noexcept { return look(loads_
 uint64_t CacheMetrics::peer_pulls(Reason outcome) const noexcept {
   return look(peer_pulls_, outcome);
 }
+uint64_t CacheMetrics::pushes(Reason outcome) const noexcept { return look(pushes_, outcome); }
 
 std::string CacheMetrics::text(std::string_view labels) const {
   std::string out;
@@ -55,6 +57,8 @@ std::string CacheMetrics::text(std::string_view labels) const {
   append_cache_outcomes(out, "stagelink_ec_peer_pulls_total",
                         "Pulls of peers that know no leases, by what came of it.", labels,
                         peer_pulls_);
+  append_cache_outcomes(out, "stagelink_ec_pushes_total", "Transfers, by what came of them.",
+                        labels, pushes_);
   const auto counter = [&](std::string_view name, std::string_view help,
                            const std::atomic<uint64_t>& value) {
     pull::append_sample(out, name, help, "counter", labels, static_cast<double>(value.load()));

@@ -20,6 +20,7 @@ class CacheMetrics {
   void count_save(Reason outcome, uint64_t bytes) noexcept;
   void count_load(Reason outcome, uint64_t bytes) noexcept;
   void count_peer_pull(Reason outcome) noexcept;  // By a peer that knows no leases.
+  void count_push(Reason outcome) noexcept;       // A transfer, at either side.
   void count_evictions(uint64_t count) noexcept;
   void count_joined() noexcept;    // A load of a hash that was on its way already.
   void count_fallback() noexcept;  // Encoded here because it could not be had.
@@ -27,6 +28,7 @@ class CacheMetrics {
   uint64_t saves(Reason outcome) const noexcept;
   uint64_t loads(Reason outcome) const noexcept;
   uint64_t peer_pulls(Reason outcome) const noexcept;
+  uint64_t pushes(Reason outcome) const noexcept;
   uint64_t evictions() const noexcept { return evictions_.load(); }
   uint64_t joined() const noexcept { return joined_.load(); }
   uint64_t fallbacks() const noexcept { return fallbacks_.load(); }
@@ -39,6 +41,7 @@ class CacheMetrics {
   Outcomes saves_{};
   Outcomes loads_{};
   Outcomes peer_pulls_{};
+  Outcomes pushes_{};
   std::atomic<uint64_t> saved_bytes_{0};
   std::atomic<uint64_t> loaded_bytes_{0};
   std::atomic<uint64_t> evictions_{0};

@@ -24,6 +24,7 @@ constexpr int64_t kCacheLongest = Duration(Deadline::kLongest).count();
 constexpr int64_t kCacheDay = 24 * 3600 * 1000 * kCacheOneMs;
 constexpr int64_t kCacheMaxText = 4095;
 
+constexpr std::string_view kCachePush = "Pull or push";
 constexpr std::string_view kCacheRegistry = "Registry";
 constexpr std::string_view kCacheAddresses = "Addresses";
 constexpr std::string_view kCacheMoving = "Moving";
@@ -37,7 +38,31 @@ Status check_cache_protocol(std::string_view text) {
                 "it is `rdma` or `auto` (the engine chooses), `shm`, `cma`, `unix` or `tcp`");
 }
 
+Status check_cache_mode(std::string_view text) {
+  if (text == "pull" || text == "push") return {};
+  return Status(Reason::kInvalidArgument,
+                "it is `pull` (consumers ask a registry) or `push` (requests say who gets it)");
+}
+
 constexpr OptionRow kCacheRows[] = {
+    {"ec_mode",
+     T::kString,
+     kCachePush,
+     "`pull`: consumers find embeddings at a registry. `push`: requests name the consumer, which "
+     "gets them as soon as they are made. The same on both sides.",
+     field_of<&O::ec_mode>,
+     1,
+     8,
+     {},
+     check_cache_mode},
+    {"push_wait_timeout", T::kDuration, kCachePush,
+     "How long a request waits for what it was told will be pushed, before it is encoded here.",
+     field_of<&O::push_wait_timeout>, kCacheOneMs, kCacheDay},
+    {"reservation_ttl", T::kDuration, kCachePush,
+     "How long a reservation is kept without a sign of life of its producer, which gives one every "
+     "third of it.",
+     field_of<&O::reservation_ttl>, 10 * kCacheOneMs, kCacheDay},
+
     {"remote_registry_url", T::kString, kCacheRegistry,
      "Where consumers ask who has an embedding, as `http://host:port`. A producer with it "
      "publishes "
@@ -180,6 +205,10 @@ pull::PullOptions pull_options_of(const CacheOptions& options, pull::Role role) 
 
 std::string offer_key(std::string_view identity, std::string_view mm_hash) {
   return fmt::format("{:016x}:{}", pull::key_digest(identity), mm_hash);
+}
+
+std::string hand_on_key(std::string_view identity, std::string_view mm_hash, uint64_t turn) {
+  return fmt::format("{}@{}", offer_key(identity, mm_hash), turn);
 }
 
 }  // namespace stagelink::encoder_cache

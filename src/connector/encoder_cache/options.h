@@ -14,6 +14,8 @@ namespace stagelink::encoder_cache {
 // `ec_connector_extra_config` of vLLM, and what the host says besides. Every field has one row in
 // the option table, which gives its name, range and meaning; the default is the one here.
 struct CacheOptions {
+  std::string ec_mode = "pull";  // Or push: without a registry, to who has reserved.
+
   // The registry.
   std::string remote_registry_url;  // Empty, at a producer: its own, at registry_http_port.
   std::string registry_host;        // Empty: `host`.
@@ -39,6 +41,8 @@ struct CacheOptions {
   Duration control_timeout = std::chrono::milliseconds(500);
   uint32_t load_threads = 2;
   bool checksum = false;
+  Duration push_wait_timeout = std::chrono::seconds(60);
+  Duration reservation_ttl = std::chrono::seconds(30);
   bool seed_peers = true;  // Answer `pull` of peers that know no leases.
 
   // Bounds.
@@ -48,6 +52,8 @@ struct CacheOptions {
   // Told by the host: what must be the same on both sides, in words.
   std::string identity;
 };
+
+inline bool is_push(const CacheOptions& options) noexcept { return options.ec_mode == "push"; }
 
 const config::OptionTable& cache_option_table() noexcept;
 
@@ -63,6 +69,8 @@ pull::PullOptions pull_options_of(const CacheOptions& options, pull::Role role);
 
 // Under which an embedding is offered: two sides of different identity never meet.
 std::string offer_key(std::string_view identity, std::string_view mm_hash);
+// The same for those it is handed on to, who were told its turn.
+std::string hand_on_key(std::string_view identity, std::string_view mm_hash, uint64_t turn);
 // Under which a producer tells its identity.
 inline constexpr std::string_view kIdentityKey = "stagelink.encoder_cache.identity";
 

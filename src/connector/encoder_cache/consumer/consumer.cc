@@ -36,10 +36,6 @@ bool may_ask_next(const Status& status) noexcept {
   }
 }
 
-std::string hand_on_key(std::string_view identity, std::string_view mm_hash, uint64_t turn) {
-  return fmt::format("{}@{}", offer_key(identity, mm_hash), turn);
-}
-
 Status closed_load() { return Status(Reason::kClosed, "the consumer is closed"); }
 
 }  // namespace
@@ -59,9 +55,11 @@ struct Consumer::Wanted {
   std::optional<Result<Embedding>> outcome;
 };
 
-Result<std::unique_ptr<Consumer>> Consumer::create(const CacheOptions& options, bool may_hand_on) {
+Result<std::unique_ptr<Consumer>> Consumer::create(const CacheOptions& options, bool may_hand_on,
+                                                   pull::ForeignMessages foreign) {
   const pull::Role role = may_hand_on ? pull::Role::kDual : pull::Role::kReceiver;
-  SL_ASSIGN(auto pull, pull::PullConnector::create(pull_options_of(options, role)));
+  SL_ASSIGN(auto pull, pull::PullConnector::create(pull_options_of(options, role), nullptr,
+                                                   std::move(foreign)));
   return std::unique_ptr<Consumer>(new Consumer(options, std::move(pull)));
 }
 
@@ -275,6 +273,11 @@ Status Consumer::explain_miss(const Endpoint& producer, const Status& miss,
   return Status(Reason::kIncompatible,
                 fmt::format("the producer at {} is `{}`, this consumer is `{}`",
                             producer.to_string(), to_plain_text(theirs, 512), options_.identity));
+}
+
+Result<pull::Piece> Consumer::allocate(uint64_t bytes, Duration timeout,
+                                       const Interrupted& interrupted) {
+  return pull_->allocate(bytes, timeout, interrupted);
 }
 
 Result<ProducerEntry> Consumer::hand_on(const Embedding& embedding, uint32_t readers) {

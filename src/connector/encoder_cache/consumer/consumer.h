@@ -32,9 +32,10 @@ struct ConsumerUsage {
 // Thread-safety: all methods may run at the same time, close() too, which ends what waits.
 class Consumer {
  public:
-  // `may_hand_on`: listens as well, for those that hand_on() is for. Errors: those of
-  // PullConnector::create.
-  static Result<std::unique_ptr<Consumer>> create(const CacheOptions& options, bool may_hand_on);
+  // `may_hand_on`: listens as well, for those that hand_on() is for, and for `foreign` messages.
+  // Errors: those of PullConnector::create.
+  static Result<std::unique_ptr<Consumer>> create(const CacheOptions& options, bool may_hand_on,
+                                                  pull::ForeignMessages foreign = nullptr);
   ~Consumer();
   Consumer(const Consumer&) = delete;
   Consumer& operator=(const Consumer&) = delete;
@@ -48,6 +49,8 @@ class Consumer {
   std::vector<Result<Embedding>> load(std::span<const LoadRequest> requests,
                                       const LoadTerms& terms = {});
 
+  // Room in its pool. Errors: those of PullConnector::allocate.
+  Result<pull::Piece> allocate(uint64_t bytes, Duration timeout, const Interrupted& interrupted);
   // Offers a loaded embedding to `readers` others, until they have read it or take_back(). It is
   // held as long. Each time is another generation, whose readers are its own. Errors: those of
   // PullConnector::put_piece.

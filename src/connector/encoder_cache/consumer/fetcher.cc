@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -36,25 +37,56 @@ struct Fetcher::Item {
   // Under the fetcher's mutex.
   FetchState state = FetchState::kLooking;
   Status why;
+  std::set<std::string> transfers;  // That bring it, or have brought it.
   std::vector<ProducerEntry> producers;
   ProducerEntry place;
 };
 
+// What the control port knows of the desk, which it may outlive.
+struct Fetcher::Hook {
+  Mutex mutex;
+  PushDesk* desk SL_GUARDED_BY(mutex) = nullptr;
+
+  bool take(std::span<const std::byte> message, const pull::ForeignAnswer& answer) {
+    MutexLock lock(mutex);
+    return desk != nullptr && desk->take(message, answer);
+  }
+  void set(PushDesk* other) {
+    MutexLock lock(mutex);
+    desk = other;
+  }
+};
+
 Result<std::unique_ptr<Fetcher>> Fetcher::create(const CacheOptions& options, uint32_t readers) {
-  if (options.remote_registry_url.empty()) {
+  if (options.remote_registry_url.empty() && !is_push(options)) {
     return Status(Reason::kInvalidArgument,
                   "remote_registry_url: a consumer has to know where the registry is");
   }
-  SL_ASSIGN(auto consumer, Consumer::create(options, /*may_hand_on=*/true));
-  std::unique_ptr<Fetcher> fetcher(new Fetcher(options, readers, std::move(consumer)));
+  const auto hook = std::make_shared<Hook>();
+  SL_ASSIGN(auto consumer, Consumer::create(options, /*may_hand_on=*/true,
+                                            [hook](std::span<const std::byte> message,
+                                                   const pull::ForeignAnswer& answer) {
+                                              return hook->take(message, answer);
+                                            }));
+  std::unique_ptr<Fetcher> fetcher(new Fetcher(options, readers, std::move(consumer), hook));
   SL_TRY(fetcher->start());
   return fetcher;
 }
 
-Fetcher::Fetcher(const CacheOptions& options, uint32_t readers, std::unique_ptr<Consumer> consumer)
-    : options_(options), readers_(readers), consumer_(std::move(consumer)) {}
+Fetcher::Fetcher(const CacheOptions& options, uint32_t readers, std::unique_ptr<Consumer> consumer,
+                 std::shared_ptr<Hook> hook)
+    : options_(options),
+      readers_(readers),
+      consumer_(std::move(consumer)),
+      hook_(std::move(hook)) {}
 
 Status Fetcher::start() {
+  if (is_push(options_)) {
+    desk_ =
+        std::make_unique<PushDesk>(*consumer_, [this](const PushEvent& event) { pushed(event); });
+    hook_->set(desk_.get());
+    return {};
+  }
   for (auto& client : clients_) {
     RegistryClientOptions registry;
     registry.url = options_.remote_registry_url;
@@ -99,7 +131,12 @@ FetchView Fetcher::look(std::string_view mm_hash) const {
   MutexLock lock(mutex_);
   const auto found = items_.find(std::string(mm_hash));
   if (found == items_.end()) return {};
-  const Item& item = *found->second;
+  Item& item = *found->second;
+  if (item.state == FetchState::kExpected && item.until.passed()) {
+    item.state = FetchState::kMissing;
+    item.why = Status(Reason::kTimedOut, fmt::format("nobody has pushed it in {}",
+                                                     format_duration(options_.push_wait_timeout)));
+  }
   return {item.state, item.why, item.place};
 }
 
@@ -115,12 +152,20 @@ void Fetcher::drop(std::string_view mm_hash) {
     item->dropped.store(true);
     is_ready = item->state == FetchState::kReady;
   }
+  for (const std::string& transfer : item->transfers) desk_->refuse(transfer);
   if (is_ready) consumer_->take_back(mm_hash, item->place.generation);
 }
 
 void Fetcher::handed_on(std::string_view mm_hash) {
-  MutexLock lock(mutex_);
-  items_.erase(std::string(mm_hash));
+  std::shared_ptr<Item> item;
+  {
+    MutexLock lock(mutex_);
+    const auto found = items_.find(std::string(mm_hash));
+    if (found == items_.end()) return;
+    item = std::move(found->second);
+    items_.erase(found);
+  }
+  for (const std::string& transfer : item->transfers) desk_->release(transfer);
 }
 
 FetcherUsage Fetcher::usage() const {
@@ -129,6 +174,7 @@ FetcherUsage Fetcher::usage() const {
   usage.wanted = items_.size();
   for (const auto& [hash, item] : items_) {
     if (item->state == FetchState::kLooking) ++usage.looking;
+    if (item->state == FetchState::kExpected) ++usage.expected;
     if (item->state == FetchState::kLoading) ++usage.loading;
     if (item->state == FetchState::kReady) ++usage.ready;
   }
@@ -140,6 +186,7 @@ std::string Fetcher::metrics_text() const {
   const FetcherUsage usage = this->usage();
   pull::append_sample(out, "stagelink_ec_wanted", "Embeddings that requests wait for.", "gauge",
                       "role=\"consumer\"", static_cast<double>(usage.wanted));
+  if (desk_ != nullptr) desk_->append_metrics(out, "role=\"consumer\"");
   return out;
 }
 
@@ -157,7 +204,9 @@ void Fetcher::close(Duration timeout) {
   for (auto& client : clients_) {
     if (client != nullptr) client->interrupt();
   }
+  hook_->set(nullptr);
   (void)consumer_->close(timeout);
+  if (desk_ != nullptr) desk_->close();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -238,6 +287,75 @@ void Fetcher::not_found(const std::shared_ptr<Item>& item, const Status& why, bo
     to_look_[kPatient].push_back(item);
   }
   if (!is_patient) work_.notify_all();
+}
+
+// --- Pushed ---
+
+void Fetcher::expect(std::string_view mm_hash, const std::string& transfer_id) {
+  if (desk_ == nullptr || !check_mm_hash(mm_hash).ok() || !check_transfer_id(transfer_id).ok()) {
+    return;
+  }
+  const auto item = add_expected(std::string(mm_hash), transfer_id);
+  if (item == nullptr) return;
+  desk_->expect(transfer_id);
+  // Whatever has come, or has failed, before it was wanted here.
+  if (desk_->find(item->mm_hash).has_value()) {
+    take_pushed(item);
+  } else if (const PushView view = desk_->look(transfer_id); view.state == PushState::kEnded) {
+    lost(*item, transfer_id, view.why);
+  }
+}
+
+// Null: the table is full.
+std::shared_ptr<Fetcher::Item> Fetcher::add_expected(const std::string& mm_hash,
+                                                     const std::string& transfer_id) {
+  MutexLock lock(mutex_);
+  auto found = items_.find(mm_hash);
+  if (found == items_.end()) {
+    if (items_.size() >= options_.max_entries || stopping_) return nullptr;
+    const Deadline until = Deadline::in(options_.push_wait_timeout);
+    found = items_.emplace(mm_hash, std::make_shared<Item>(mm_hash, until, until)).first;
+    found->second->state = FetchState::kExpected;
+  }
+  Item& item = *found->second;
+  item.transfers.insert(transfer_id);
+  if (item.state == FetchState::kMissing && !item.until.passed())
+    item.state = FetchState::kExpected;
+  return found->second;
+}
+
+void Fetcher::pushed(const PushEvent& event) {
+  std::shared_ptr<Item> item;
+  {
+    MutexLock lock(mutex_);
+    const auto found = items_.find(event.mm_hash);
+    if (found == items_.end()) return;
+    item = found->second;
+  }
+  if (event.outcome.ok()) {
+    take_pushed(item);
+  } else {
+    lost(*item, event.transfer_id, event.outcome);
+  }
+}
+
+void Fetcher::take_pushed(const std::shared_ptr<Item>& item) {
+  auto embedding = desk_->find(item->mm_hash);
+  {
+    MutexLock lock(mutex_);
+    if (!embedding.has_value() || item->state != FetchState::kExpected) return;
+    item->state = FetchState::kLoading;
+  }
+  finish(*item, *std::move(embedding));
+}
+
+// What no transfer brings any more is missing at once.
+void Fetcher::lost(Item& item, const std::string& transfer_id, const Status& why) {
+  MutexLock lock(mutex_);
+  if (item.transfers.erase(transfer_id) == 0) return;
+  if (!item.transfers.empty() || item.state != FetchState::kExpected) return;
+  item.state = FetchState::kMissing;
+  item.why = why;
 }
 
 // --- From the producers ---

@@ -72,8 +72,13 @@ Result<std::unique_ptr<Producer>> Producer::create(const CacheOptions& options) 
     SL_ASSIGN([[maybe_unused]] const auto put,
               producer->pull_->put(kIdentityKey, std::span(&text, 1), for_ever()));
   }
-  SL_ASSIGN(producer->announcer_, Announcer::open(options, producer->producer_zmq(),
-                                                  producer->pull_->connection_info().host));
+  if (is_push(options)) {
+    SL_ASSIGN(producer->pusher_, Pusher::create(options, *producer->pull_, *producer->metrics_,
+                                                producer->producer_zmq()));
+  } else {
+    SL_ASSIGN(producer->announcer_, Announcer::open(options, producer->producer_zmq(),
+                                                    producer->pull_->connection_info().host));
+  }
   log(LogLevel::kInfo, kProducerLog,
       fmt::format("EC Mooncake pull listener at {}", producer->producer_zmq()));
   return producer;
@@ -84,6 +89,14 @@ Producer::~Producer() { (void)close(); }
 Status Producer::save(std::string_view mm_hash, const EmbeddingInfo& info,
                       std::span<const std::byte> bytes, const Interrupted& interrupted) {
   const Status status = keep(mm_hash, info, bytes, interrupted);
+  if (pusher_ != nullptr) {
+    const auto cell = status.ok() ? cells_->find(mm_hash) : std::nullopt;
+    if (cell.has_value()) {
+      pusher_->made(mm_hash, info, cell->piece);
+    } else {
+      give_up(mm_hash, status.ok() ? Status(Reason::kEvicted, "it gave way at once") : status);
+    }
+  }
   metrics_->count_save(status.reason(), bytes.size());
   if (!status.ok() && status.reason() != Reason::kClosed) {
     log(LogLevel::kWarning, kProducerLog,
@@ -107,7 +120,7 @@ Status Producer::keep(std::string_view mm_hash, const EmbeddingInfo& info,
   const std::string key = offer_key(options_.identity, mm_hash);
   SL_ASSIGN(const pull::PullMetadata put, pull_->put_piece(key, piece, for_ever()));
   cells_->add(mm_hash, {info, put.generation, std::move(piece)});
-  announcer_->publish({std::string(mm_hash), info, put.generation});
+  if (announcer_ != nullptr) announcer_->publish({std::string(mm_hash), info, put.generation});
   return {};
 }
 
@@ -153,7 +166,7 @@ uint64_t Producer::evict_idle(uint64_t bytes) {
       hashes.push_back(victim.mm_hash);
       candidates += victim.nbytes;
     }
-    announcer_->unpublish(hashes);
+    if (announcer_ != nullptr) announcer_->unpublish(hashes);
     for (size_t i = 0; i < hashes.size(); ++i) {
       const auto& victim = victims[i];
       const std::string key = offer_key(options_.identity, victim.mm_hash);
@@ -165,7 +178,8 @@ uint64_t Producer::evict_idle(uint64_t bytes) {
       }
       ++skip;
       // Somebody reads it: it stays, and others may as well.
-      if (const auto cell = cells_->find(victim.mm_hash); cell.has_value()) {
+      const auto cell = cells_->find(victim.mm_hash);
+      if (cell.has_value() && announcer_ != nullptr) {
         announcer_->publish({victim.mm_hash, cell->info, cell->generation});
       }
     }
@@ -180,20 +194,49 @@ bool Producer::evict(std::string_view mm_hash) {
   const std::string hash(mm_hash);
   const auto cell = cells_->remove(mm_hash);
   if (!cell.has_value()) return false;
-  announcer_->unpublish(std::span(&hash, 1));
+  if (announcer_ != nullptr) announcer_->unpublish(std::span(&hash, 1));
   (void)pull_->cleanup(offer_key(options_.identity, mm_hash), cell->generation);
   metrics_->count_evictions(1);
   return true;
 }
 
-Status Producer::flush(Duration timeout) { return announcer_->flush(Deadline::in(timeout)); }
+Status Producer::push(const PushOrder& order) {
+  if (pusher_ == nullptr) {
+    return Status(Reason::kInvalidState, "ec_mode is pull: nothing is pushed");
+  }
+  SL_TRY(pusher_->order(order));
+  const auto cell = cells_->find(order.mm_hash);
+  if (cell.has_value()) pusher_->made(order.mm_hash, cell->info, cell->piece);
+  return {};
+}
+
+void Producer::give_up(std::string_view mm_hash, const Status& why) {
+  if (pusher_ != nullptr) pusher_->failed(mm_hash, why);
+}
+
+void Producer::cancel_push(std::string_view transfer_id) {
+  if (pusher_ != nullptr) pusher_->cancel(transfer_id);
+}
+
+uint64_t Producer::pending_pushes() const { return pusher_ == nullptr ? 0 : pusher_->pending(); }
+
+std::vector<PushFailure> Producer::take_push_failures() {
+  return pusher_ == nullptr ? std::vector<PushFailure>() : pusher_->take_failures();
+}
+
+Status Producer::flush(Duration timeout) {
+  return announcer_ == nullptr ? Status() : announcer_->flush(Deadline::in(timeout));
+}
 
 std::string Producer::producer_zmq() const {
   const pull::ConnectionInfo info = pull_->connection_info();
   return fmt::format("tcp://{}", Endpoint{info.host, info.zmq_port}.to_string());
 }
 
-const std::string& Producer::registry_url() const noexcept { return announcer_->url(); }
+const std::string& Producer::registry_url() const noexcept {
+  static const std::string kNone;
+  return announcer_ == nullptr ? kNone : announcer_->url();
+}
 
 ProducerUsage Producer::usage() const {
   const pull::PullHealth health = pull_->health();
@@ -222,13 +265,16 @@ std::string Producer::metrics_text() const {
         static_cast<double>(usage.leases));
   gauge("stagelink_ec_oldest_age_seconds", "Age of the oldest embedding.",
         usage.oldest_age_seconds);
-  announcer_->append_metrics(out, kLabels);
+  if (announcer_ != nullptr) announcer_->append_metrics(out, kLabels);
+  gauge("stagelink_ec_pushes_pending", "Transfers that consumers have not got yet.",
+        static_cast<double>(pending_pushes()));
   return out + pull_->metrics_text();
 }
 
 Status Producer::close(Duration timeout) {
   const Deadline deadline = Deadline::in(timeout);
   if (announcer_ != nullptr) announcer_->close(deadline);
+  if (pusher_ != nullptr) pusher_->close();
   if (pull_ == nullptr) return {};
   for (const auto& victim : cells_->oldest(options_.max_entries + kVictimsAtOnce, 0)) {
     (void)cells_->remove(victim.mm_hash);

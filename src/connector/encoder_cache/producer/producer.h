@@ -5,8 +5,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "connector/encoder_cache/options.h"
+#include "connector/encoder_cache/push/pusher.h"
 #include "connector/encoder_cache/registry/entry.h"
 #include "connector/pull/pull_connector.h"
 
@@ -47,11 +49,21 @@ class Producer {
   bool has(std::string_view mm_hash) const;
   // Takes it from the registry, then frees it as soon as nobody reads it. True if it was there.
   bool evict(std::string_view mm_hash);
+  // Pushes (ec_mode: push): announces it to its consumer, and gives it to it once it is saved, or
+  // at once if it has been. Never waits. Errors: those of Pusher::order; invalid_state in pull
+  // mode.
+  Status push(const PushOrder& order);
+  // It will not be saved after all: whoever was promised it is told.
+  void give_up(std::string_view mm_hash, const Status& why);
+  void cancel_push(std::string_view transfer_id);
+  uint64_t pending_pushes() const;
+  std::vector<PushFailure> take_push_failures();
+
   // Until the registry has been told of all that was saved.
   Status flush(Duration timeout);
 
-  std::string producer_zmq() const;  // "tcp://host:port"
-  const std::string& registry_url() const noexcept;
+  std::string producer_zmq() const;                  // "tcp://host:port"
+  const std::string& registry_url() const noexcept;  // Empty where it pushes.
   ProducerUsage usage() const;
   const CacheMetrics& metrics() const noexcept;
   std::string metrics_text() const;
@@ -73,7 +85,8 @@ class Producer {
   const std::unique_ptr<CellTable> cells_;
   std::unique_ptr<SeedPull> seed_pull_;
   std::unique_ptr<pull::PullConnector> pull_;
-  std::unique_ptr<Announcer> announcer_;
+  std::unique_ptr<Announcer> announcer_;  // Null where it pushes.
+  std::unique_ptr<Pusher> pusher_;        // Null where it does not.
 };
 
 }  // namespace stagelink::encoder_cache

@@ -1,0 +1,433 @@
+#include "connector/encoder_cache/push/pusher.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "connector/zmq/curve_keys.h"
+
+namespace stagelink::encoder_cache {
+namespace {
+
+constexpr std::string_view kPusherLog = "encoder cache push";
+constexpr std::string_view kPushScheme = "tcp://";
+constexpr size_t kMaxFailures = 4096;
+constexpr size_t kMaxConsumers = 1024;
+constexpr size_t kIdleLinks = 64;
+constexpr Duration kPushLinger = std::chrono::milliseconds(200);
+
+Result<Endpoint> consumer_endpoint(const std::string& consumer_zmq) {
+  if (!check_producer_address(consumer_zmq).ok()) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("consumer_zmq \"{}\" is not tcp://HOST:PORT with a host that can be "
+                              "connected to",
+                              to_plain_text(consumer_zmq, 64)));
+  }
+  return parse_endpoint(std::string_view(consumer_zmq).substr(kPushScheme.size()));
+}
+
+}  // namespace
+
+struct Pusher::Push {
+  PushOrder order;
+  Deadline until;
+  std::optional<Ticket> ticket;  // Once it is reserved.
+  uint64_t asked = 0;            // The reserve or complete that is not answered.
+  uint64_t refreshed = 0;        // The sign of life that is not answered.
+  uint64_t turn = 0;             // Handed on.
+  pull::Piece piece;             // Once it is made.
+  Duration ttl{};
+  Time timer{};
+};
+
+struct Pusher::Link {
+  explicit Link(zmq::Dealer dealer) : socket(std::move(dealer)) {}
+  zmq::Dealer socket;
+  struct Waiting {
+    std::string message;
+    Deadline until;
+  };
+  std::deque<Waiting> outbox;
+};
+
+Result<std::unique_ptr<Pusher>> Pusher::create(const CacheOptions& options,
+                                               pull::PullConnector& pull, CacheMetrics& metrics,
+                                               std::string producer_zmq) {
+  SL_ASSIGN(auto library, zmq::Library::load());
+  std::shared_ptr<const zmq::CurveKeys> keys;
+  if (!options.secret_file.empty()) {
+    SL_ASSIGN(keys, zmq::CurveKeys::from_file(options.secret_file));
+  }
+  SL_ASSIGN(auto context, zmq::Context::create(std::move(library), std::move(keys)));
+  UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake) return Status(Reason::kNofile, "no descriptor for pushes");
+  return std::unique_ptr<Pusher>(new Pusher(options, pull, metrics, std::move(producer_zmq),
+                                            std::move(context), std::move(wake)));
+}
+
+Pusher::Pusher(const CacheOptions& options, pull::PullConnector& pull, CacheMetrics& metrics,
+               std::string producer_zmq, std::shared_ptr<zmq::Context> context, UniqueFd wake)
+    : options_(options),
+      pull_(pull),
+      metrics_(metrics),
+      producer_zmq_(std::move(producer_zmq)),
+      context_(std::move(context)),
+      wake_(std::move(wake)),
+      thread_([this] { run(); }) {}
+
+Pusher::~Pusher() { close(); }
+
+void Pusher::close() {
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return;
+    const Status why(Reason::kClosed, "the producer is closed");
+    while (!pushes_.empty()) finish(*pushes_.begin()->second, why);
+    stopping_ = true;
+  }
+  ::eventfd_write(wake_.get(), 1);
+  thread_.join();
+}
+
+// --- What the producer says ---
+
+Status Pusher::order(const PushOrder& order) {
+  MutexLock lock(mutex_);
+  if (Status status = admit(order); !status.ok()) {
+    fail(order.transfer_id, order.mm_hash, status);
+    return status;
+  }
+  auto& push = pushes_[order.transfer_id];
+  push = std::make_unique<Push>(Push{.order = order, .until = Deadline::in(options_.pull_timeout)});
+  by_hash_.emplace(order.mm_hash, push.get());
+  ++consumers_[order.consumer_zmq];
+  set_timer(*push, Deadline::Clock::now() + push->until.left());
+  push->asked = ask(*push, ReserveAsk{.transfer_id = order.transfer_id,
+                                      .mm_hash = order.mm_hash,
+                                      .info = order.info,
+                                      .identity = options_.identity,
+                                      .wait = options_.space_timeout,
+                                      .ticket = std::nullopt});
+  return {};
+}
+
+Status Pusher::admit(const PushOrder& order) {
+  if (stopping_) return Status(Reason::kClosed, "the producer is closed");
+  SL_TRY(check_transfer_id(order.transfer_id));
+  SL_TRY(check_mm_hash(order.mm_hash));
+  SL_TRY(check_embedding(order.info));
+  SL_ASSIGN([[maybe_unused]] const Endpoint endpoint, consumer_endpoint(order.consumer_zmq));
+  if (pushes_.contains(order.transfer_id)) {
+    return Status(Reason::kAlreadyExists,
+                  fmt::format("transfer {} is under way", to_plain_text(order.transfer_id, 64)));
+  }
+  const bool is_new = !consumers_.contains(order.consumer_zmq);
+  if (pushes_.size() < options_.max_entries && (!is_new || consumers_.size() < kMaxConsumers)) {
+    return {};
+  }
+  return Status(Reason::kBusy, fmt::format("{} embeddings to {} consumers are being pushed, no "
+                                           "more can be (max_entries)",
+                                           pushes_.size(), consumers_.size()));
+}
+
+void Pusher::made(std::string_view mm_hash, const EmbeddingInfo& info, const pull::Piece& piece) {
+  MutexLock lock(mutex_);
+  auto [at, end] = by_hash_.equal_range(mm_hash);
+  while (at != end) {
+    Push& push = *(at++)->second;
+    if (push.piece) continue;
+    if (push.order.info != info) {
+      finish(push, Status(Reason::kIncompatible,
+                          fmt::format("[{}] of {} was announced, and [{}] of {} was made",
+                                      fmt::join(push.order.info.shape, ", "), push.order.info.dtype,
+                                      fmt::join(info.shape, ", "), info.dtype)));
+      continue;
+    }
+    push.piece = piece;
+    if (push.ticket.has_value()) complete(push);
+  }
+}
+
+void Pusher::failed(std::string_view mm_hash, const Status& why) {
+  MutexLock lock(mutex_);
+  auto [at, end] = by_hash_.equal_range(mm_hash);
+  while (at != end) {
+    Push& push = *(at++)->second;
+    if (!push.piece) finish(push, why);
+  }
+}
+
+void Pusher::cancel(std::string_view transfer_id) {
+  MutexLock lock(mutex_);
+  const auto found = pushes_.find(std::string(transfer_id));
+  if (found == pushes_.end()) return;
+  finish(*found->second, Status(Reason::kCancelled, "nobody wants it any more"));
+}
+
+uint64_t Pusher::pending() const {
+  MutexLock lock(mutex_);
+  return pushes_.size();
+}
+
+std::vector<PushFailure> Pusher::take_failures() {
+  MutexLock lock(mutex_);
+  std::vector<PushFailure> taken(failures_.begin(), failures_.end());
+  failures_.clear();
+  return taken;
+}
+
+// --- One push ---
+
+uint64_t Pusher::ask(Push& push, PushAsk what) {
+  const uint64_t id = next_ask_++;
+  asks_.emplace(id, &push);
+  outgoing_.emplace_back(push.order.consumer_zmq, encode_push(id, what));
+  ::eventfd_write(wake_.get(), 1);
+  return id;
+}
+
+// Hands it on to this one reader, and says so.
+void Pusher::complete(Push& push) {
+  const PushOrder& order = push.order;
+  push.turn = next_turn_++;
+  const pull::PutTerms terms{.readers = 1,
+                             .ttl = push.until.left() + std::chrono::seconds(1),
+                             .timeout = Duration::zero(),
+                             .is_fast_path = true,
+                             .interrupted = {}};
+  const std::string key = hand_on_key(options_.identity, order.mm_hash, push.turn);
+  if (const auto put = pull_.put_piece(key, push.piece, terms); !put.ok()) {
+    finish(push, put.status());
+    return;
+  }
+  push.asked = ask(push, CompleteAsk{order.transfer_id, *push.ticket, producer_zmq_, push.turn});
+}
+
+void Pusher::refresh(Push& push) {
+  if (push.refreshed != 0) {
+    finish(push, Status(Reason::kPeerLost, fmt::format("the consumer at {} does not answer",
+                                                       push.order.consumer_zmq)));
+    return;
+  }
+  push.refreshed = ask(push, ReserveAsk{.transfer_id = push.order.transfer_id,
+                                        .mm_hash = push.order.mm_hash,
+                                        .info = push.order.info,
+                                        .identity = options_.identity,
+                                        .wait = std::nullopt,
+                                        .ticket = push.ticket});
+  set_timer(push, Deadline::Clock::now() + std::min(push.until.left(), push.ttl / 3));
+}
+
+void Pusher::answered(Push& push, const PushReply& reply) {
+  const bool is_refresh = reply.id == push.refreshed;
+  (is_refresh ? push.refreshed : push.asked) = 0;
+  if (!reply.status.ok()) {
+    // The refusal of a sign of life may overtake the outcome.
+    if (!is_refresh || push.asked == 0) finish(push, reply.status);
+  } else if (is_refresh) {
+    return;
+  } else if (reply.completed.completed) {
+    finish(push, {});
+  } else if (reply.reserved.cancelled) {
+    push.ticket.reset();
+    finish(push, Status(Reason::kCancelled, "its consumer does not want it any more"));
+  } else if (reply.reserved.ready) {
+    finish(push, {});
+  } else {
+    push.ticket = reply.reserved.ticket;
+    push.ttl = std::max<Duration>(reply.reserved.ttl, std::chrono::milliseconds(30));
+    set_timer(push, Deadline::Clock::now() + std::min(push.until.left(), push.ttl / 3));
+    if (push.piece) complete(push);
+  }
+}
+
+void Pusher::set_timer(Push& push, Time at) {
+  timers_.erase({push.timer, &push});
+  push.timer = at;
+  timers_.emplace(at, &push);
+}
+
+// The consumer is told unless it has told us, so that nobody there waits in vain.
+void Pusher::finish(Push& push, const Status& outcome) {
+  const PushOrder& order = push.order;
+  if (!outcome.ok() && push.ticket.has_value()) {
+    outgoing_.emplace_back(order.consumer_zmq,
+                           encode_push(0, CancelAsk{order.transfer_id, *push.ticket}));
+    ::eventfd_write(wake_.get(), 1);
+  }
+  if (push.turn != 0) {
+    (void)pull_.cleanup(hand_on_key(options_.identity, order.mm_hash, push.turn));
+  }
+  if (outcome.ok()) {
+    metrics_.count_push(Reason::kOk);
+  } else {
+    fail(order.transfer_id, order.mm_hash, outcome);
+  }
+  asks_.erase(push.asked);
+  asks_.erase(push.refreshed);
+  timers_.erase({push.timer, &push});
+  auto [at, end] = by_hash_.equal_range(order.mm_hash);
+  by_hash_.erase(std::find_if(at, end, [&](const auto& one) { return one.second == &push; }));
+  const auto consumer = consumers_.find(order.consumer_zmq);
+  if (--consumer->second == 0) consumers_.erase(consumer);
+  pushes_.erase(pushes_.find(order.transfer_id));
+}
+
+void Pusher::fail(const std::string& transfer_id, const std::string& mm_hash, const Status& why) {
+  metrics_.count_push(why.reason());
+  if (why.code() == Code::kCancelled || why.reason() == Reason::kClosed) return;
+  log(LogLevel::kWarning, kPusherLog,
+      fmt::format("embedding {} of transfer {} was not pushed: {}", to_plain_text(mm_hash, 64),
+                  to_plain_text(transfer_id, 64), why.to_string()));
+  if (failures_.size() >= kMaxFailures) failures_.pop_front();
+  failures_.push_back({transfer_id, mm_hash, why});
+}
+
+// --- The thread ---
+
+void Pusher::run() {
+  ::pthread_setname_np(::pthread_self(), "sl-ec-push");
+  while (true) {
+    const Deadline timers = do_timers();
+    take_outgoing();
+    const Deadline outboxes = send_all();
+    {
+      MutexLock lock(mutex_);
+      if (stopping_) break;
+    }
+    wait(Deadline::earlier(timers, outboxes));
+    for (const auto& [consumer, link] : links_) take_replies(*link);
+  }
+  links_.clear();
+}
+
+// When the next one is due.
+Deadline Pusher::do_timers() {
+  const Time now = Deadline::Clock::now();
+  MutexLock lock(mutex_);
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    Push& push = *timers_.begin()->second;
+    if (push.until.passed() || !push.ticket.has_value()) {
+      finish(push, Status(Reason::kTimedOut, fmt::format("{} has passed (pull_timeout)",
+                                                         format_duration(options_.pull_timeout))));
+    } else {
+      refresh(push);
+    }
+  }
+  if (timers_.empty()) return Deadline::in(Deadline::kLongest);
+  return Deadline::after(now, timers_.begin()->first - now);
+}
+
+void Pusher::take_outgoing() {
+  std::vector<std::pair<std::string, std::string>> outgoing;
+  {
+    MutexLock lock(mutex_);
+    outgoing.swap(outgoing_);
+    for (auto at = links_.begin(); links_.size() > kIdleLinks && at != links_.end();) {
+      const bool is_idle = at->second->outbox.empty() && !consumers_.contains(at->first);
+      at = is_idle ? links_.erase(at) : std::next(at);
+    }
+  }
+  for (auto& [consumer, message] : outgoing) {
+    auto& link = links_[consumer];
+    if (link == nullptr) {
+      zmq::SocketLimits limits;
+      limits.linger = kPushLinger;
+      auto endpoint = consumer_endpoint(consumer);
+      auto dealer = endpoint.ok() ? zmq::Dealer::connect(context_, *endpoint, limits)
+                                  : Result<zmq::Dealer>(endpoint.status());
+      if (!dealer.ok()) {
+        links_.erase(consumer);
+        lose(consumer, dealer.status());
+        continue;
+      }
+      link = std::make_unique<Link>(*std::move(dealer));
+    }
+    link->outbox.push_back({std::move(message), Deadline::in(options_.control_timeout)});
+  }
+}
+
+// When the first message has waited for too long.
+Deadline Pusher::send_all() {
+  Deadline next = Deadline::in(Deadline::kLongest);
+  for (auto at = links_.begin(); at != links_.end();) {
+    const auto here = at++;
+    const Status status = send(*here->second);
+    if (!status.ok()) {
+      const std::string consumer = here->first;
+      links_.erase(here);
+      lose(consumer, status);
+    } else if (!here->second->outbox.empty()) {
+      next = Deadline::earlier(next, here->second->outbox.front().until);
+    }
+  }
+  return next;
+}
+
+Status Pusher::send(Link& link) {
+  while (!link.outbox.empty()) {
+    const std::string& message = link.outbox.front().message;
+    const std::array<zmq::FrameSpan, 2> frames = {zmq::FrameSpan(),
+                                                  std::as_bytes(std::span(message))};
+    if (link.socket.send(frames, Deadline::in(Duration::zero())).ok()) {
+      link.outbox.pop_front();
+      continue;
+    }
+    if (!link.outbox.front().until.passed()) return {};
+    return Status(Reason::kUnreachable, fmt::format("no connection to the consumer in {}",
+                                                    format_duration(options_.control_timeout)));
+  }
+  return {};
+}
+
+// Nothing reaches this consumer: none of its pushes does.
+void Pusher::lose(const std::string& consumer, const Status& why) {
+  MutexLock lock(mutex_);
+  for (auto at = pushes_.begin(); at != pushes_.end();) {
+    Push& push = *(at++)->second;
+    if (push.order.consumer_zmq != consumer) continue;
+    push.ticket.reset();
+    finish(push, why);
+  }
+}
+
+void Pusher::wait(const Deadline& until) {
+  std::vector<zmq::PollItem> items;
+  items.push_back({.fd = wake_.get(), .want_read = true});
+  for (const auto& [consumer, link] : links_) {
+    items.push_back(
+        {.socket = &link->socket, .want_read = true, .want_write = !link->outbox.empty()});
+  }
+  if (Status status = zmq::poll(context_->library(), items, until); !status.ok()) {
+    log_failure(kPusherLog, status);
+  }
+  eventfd_t ignored = 0;
+  ::eventfd_read(wake_.get(), &ignored);
+}
+
+void Pusher::take_replies(Link& link) {
+  while (true) {
+    auto frames = link.socket.receive(Deadline::in(Duration::zero()));
+    if (!frames.ok() || !frames->has_value()) return;
+    const auto& bytes = (*frames)->back();
+    const auto reply = decode_reply({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    if (!reply.ok()) {
+      metrics_.count_push(reply.status().reason());
+      continue;
+    }
+    const PushReply& message = *reply;
+    MutexLock lock(mutex_);
+    const auto found = asks_.find(message.id);
+    if (found == asks_.end()) continue;
+    Push& push = *found->second;
+    asks_.erase(found);
+    answered(push, message);
+  }
+}
+
+}  // namespace stagelink::encoder_cache
