@@ -48,6 +48,9 @@ class Capabilities(TypedDict):
 
 version: str = '0.1.0'
 
+def seconds(value: Timeout, name: str) -> float:
+    """A duration as seconds, or InvalidArgument that names it."""
+
 def scopes() -> dict[str, str]:
     """Every error code and its scope."""
 
@@ -1245,6 +1248,9 @@ class StoreConnector:
     def refuse(self, from_stage: str, to_stage: str, id: str, why: str) -> None:
         """Count and log a put whose payload has no form."""
 
+    def refuse_get(self, why: str) -> None:
+        """Count and log a get whose key cannot be."""
+
     def outcomes(self) -> list[tuple[str, str, int, int]]:
         """(reason, code, puts, gets) of whatever came to pass."""
 
@@ -1536,7 +1542,7 @@ class PullConnector:
 
     def cleanup(self, key: str) -> bool: ...
 
-    def allocate(self, nbytes: int, timeout: Timeout | None = None) -> tuple[str, str, PullBuffer | None]: ...
+    def allocate(self, size: Size, timeout: Timeout | None = None) -> tuple[str, str, PullBuffer | None]: ...
 
     def get(self, key: str, metadata: Mapping[str, Any] | None, wait: Timeout, timeout: Timeout | None = None) -> tuple[str, str, Pulled | None]:
         """
@@ -1565,6 +1571,8 @@ class PullConnector:
     def closed(self) -> bool: ...
 
     def close(self, timeout: Timeout = 5) -> None: ...
+
+MAX_READERS: int = 1000000
 
 def pull_connector_options_text() -> str:
     """The reference of a pull connector's options, in Markdown."""

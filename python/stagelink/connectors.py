@@ -20,8 +20,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from . import _core, serializer
 from .errors import Error, InvalidArgument, NotFound
@@ -32,7 +31,8 @@ from .omni_config import (
     load_omni_transfer_config,
     resolve_connector_spec,
 )
-from .pull import ConnectorClosed, YuanrongTransferEngineConnector
+from .pull import ConnectorClosed, YuanrongTransferEngineConnector, arguments
+from .pull.contract import OmniConnector
 
 __all__ = [
     "ConnectorClosed",
@@ -48,8 +48,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-_Self = TypeVar("_Self", bound="YuanrongConnector")
-
 # Failures of the connection rather than of the object.
 _TRANSPORT_CODES = frozenset({"unreachable", "peer_lost", "incompatible", "busy"})
 
@@ -58,7 +56,7 @@ class DatasystemMissing(NotFound, ImportError):
     """The package of the Yuanrong Datasystem is not installed; the message has the command."""
 
 
-class YuanrongConnector:
+class YuanrongConnector(OmniConnector):
     """Hands objects from stage to stage through a store.
 
     With a ``host`` in the configuration the store is the Yuanrong Datasystem there; without one it
@@ -69,12 +67,10 @@ class YuanrongConnector:
     waits.
     """
 
-    supports_raw_data = False
-
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Open the store. Raises what is wrong with the configuration or the store, by name."""
         self._core: _core.StoreConnector | None = None
-        self.config: dict[str, Any] = dict(config)
+        self.config: dict[str, Any] = dict(arguments.mapping("config", config))
         self.stage_id = -1
         self.sender_host: str | None = None
         self.sender_zmq_port: int | None = None
@@ -111,8 +107,10 @@ class YuanrongConnector:
         replaced.
         """
         core = self._open()
-        edge = str(from_stage), str(to_stage), str(put_key)
+        edge = *self._edge(from_stage, to_stage), arguments.text("put_key", put_key)
         try:
+            for name, part in zip(("from_stage", "to_stage", "put_key"), edge, strict=True):
+                arguments.utf8(name, part)
             plan = serializer.plan(data, self._wire, checksum=self._checksum)
         except (
             TypeError,
@@ -122,7 +120,8 @@ class YuanrongConnector:
             OverflowError,
             Error,
         ) as error:
-            core.refuse(*edge, str(error))
+            from_shown, to_shown, key_shown = map(arguments.shown, edge)
+            core.refuse(from_shown, to_shown, key_shown, str(error))
             return False, 0, None
         if not core.put(*edge, plan):
             return False, 0, None
@@ -152,10 +151,7 @@ class YuanrongConnector:
         deadline: float,
     ) -> tuple[Any, int] | None:
         """Do as :meth:`get` does, but wait until ``deadline``, a time of ``time.monotonic()``."""
-        return self._get(from_stage, to_stage, get_key, max(0.0, deadline - time.monotonic()))
-
-    def abandon_get(self, get_key: str) -> None:
-        """Do nothing: a get leaves nothing behind."""
+        return self._get(from_stage, to_stage, get_key, arguments.left_until(deadline))
 
     def cleanup(
         self, request_id: str, from_stage: str | None = None, to_stage: str | None = None
@@ -166,15 +162,12 @@ class YuanrongConnector:
         With both stages, or with a whole key ``{id}:{from}_{to}``, whoever has put it. Raises
         ``ValueError`` for one stage without the other.
         """
-        if (from_stage is None) != (to_stage is None):
-            raise InvalidArgument("cleanup needs both stages of an edge, or neither")
+        edge = self._edge_or_none(from_stage, to_stage)
+        name = arguments.text("request_id", request_id)
         core = self._core
-        if core is None or core.closed:
+        if core is None or core.closed or not all(map(arguments.has_utf8, (name, *(edge or ())))):
             return
-        if from_stage is None or to_stage is None:
-            core.cleanup(str(request_id))
-        else:
-            core.cleanup(str(request_id), str(from_stage), str(to_stage))
+        core.cleanup(name, *(edge or ()))
 
     def reap_consumed(self) -> None:
         """Forget objects that others have consumed; at most a few for each call."""
@@ -187,8 +180,8 @@ class YuanrongConnector:
         self, sender_host: str, sender_zmq_port: int, sender_rank: int | None = None
     ) -> None:
         """Remember where the sender is, for whoever asks; the store does not need it."""
-        self.sender_host = sender_host
-        self.sender_zmq_port = sender_zmq_port
+        self.sender_host = arguments.utf8("sender_host", sender_host)
+        self.sender_zmq_port = arguments.port("sender_zmq_port", sender_zmq_port)
 
     def get_connection_info(self) -> dict[str, Any]:
         """Return what identifies the other end: the store."""
@@ -229,34 +222,6 @@ class YuanrongConnector:
         except Error as error:
             logger.warning("YuanrongConnector: closing the store failed: %s", error)
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    @staticmethod
-    def serialize_obj(obj: Any) -> bytes:
-        """Return an object as bytes, as vLLM-Omni's serializer writes it."""
-        return serializer.encode(obj)
-
-    @staticmethod
-    def deserialize_obj(data: Any) -> Any:
-        """Return the object of such bytes."""
-        return serializer.decode(data, copy=True)
-
-    @staticmethod
-    def _make_key(key: str, from_stage: str, to_stage: str, separator: str = ":") -> str:
-        return f"{key}{separator}{from_stage}_{to_stage}"
-
     def _open(self) -> _core.StoreConnector:
         core = self._core
         if core is None or core.closed:
@@ -267,7 +232,11 @@ class YuanrongConnector:
         self, from_stage: str, to_stage: str, get_key: str, timeout: float
     ) -> tuple[Any, int] | None:
         core = self._open()
-        edge = str(from_stage), str(to_stage), str(get_key)
+        edge = *self._edge(from_stage, to_stage), arguments.text("get_key", get_key)
+        for name, part in zip(("from_stage", "to_stage", "get_key"), edge, strict=True):
+            if not arguments.has_utf8(part):
+                core.refuse_get(arguments.complaint(name, part, arguments.UTF8))
+                return None
         view = core.get(*edge, timeout)
         if view is None:
             return None

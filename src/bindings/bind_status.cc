@@ -1,6 +1,8 @@
+#include <chrono>
 #include <string>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
 
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
@@ -60,6 +62,14 @@ void raise(const Status& status) {
 }
 
 void bind_status(nb::module_& m) {
+  m.def(
+      "seconds",
+      [](nb::handle value, const std::string& name) {
+        return std::chrono::duration<double>(to_duration(value, name.c_str())).count();
+      },
+      as_given("value"), nb::arg("name"),
+      nb::sig("def seconds(value: Timeout, name: str) -> float"),
+      "A duration as seconds, or InvalidArgument that names it.");
   m.def("scopes", &scopes, nb::sig("def scopes() -> dict[str, str]"),
         "Every error code and its scope.");
   m.def("reasons", &reasons, nb::sig("def reasons() -> dict[str, str]"),

@@ -16,7 +16,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 import stagelink as sl  # noqa: E402
-from stagelink.log_limit import LineLimit  # noqa: E402
+from stagelink.pull.log_limit import LineLimit  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 

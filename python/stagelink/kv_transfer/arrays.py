@@ -6,7 +6,9 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["CacheMemory"]
+from ..pull import arguments
+
+__all__ = ["CacheMemory", "check_device"]
 
 _ALIGN = 64
 
@@ -51,3 +53,18 @@ def _numpy_dtype(name: str) -> Any:
         return numpy.dtype(name)
     except TypeError:
         return numpy.dtype(getattr(importlib.import_module("ml_dtypes"), name))
+
+
+def check_device(name: str, device: Any) -> None:
+    """Refuse what no cache can be moved to, before one is received."""
+    try:
+        torch = importlib.import_module("torch")
+    except ModuleNotFoundError:
+        if device is not None and str(device) != "cpu":
+            arguments.refuse(name, device, "None or cpu: torch is not installed")
+        return
+    try:
+        if device is not None:
+            torch.device(device)
+    except (TypeError, RuntimeError):
+        arguments.refuse(name, device, "a device of torch")

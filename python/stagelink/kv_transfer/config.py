@@ -11,11 +11,25 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..omni_config import OmniTransferConfig
+from ..pull import arguments
 
 __all__ = ["KvTransferConfig"]
 
 # Keys of `omni_kv_config` that have other names here, or mean nothing to the manager.
 _RENAMED = {"omni_from_stage": "from_stage", "omni_to_stage": "to_stage"}
+_LARGEST = 2**31 - 1
+_INTEGERS = {
+    "from_tp": (1, 65536),
+    "to_tp": (1, 65536),
+    "kv_heads": (0, _LARGEST),
+    "tp_rank": (-1, 65535),
+    "replica_id": (0, _LARGEST),
+    "send_threads": (1, 1024),
+    "send_queue": (1, _LARGEST),
+    "max_prefetch": (1, _LARGEST),
+}
+_FLAGS = ("need_send_cache", "need_recv_cache", "enable_kv_async_prefetch", "mla", "async_send")
+_LAYOUTS = ("auto", "kv_first", "interleaved", "rows")
 _NOT_OURS = frozenset({"kv_transfer_criteria", "kv_prefetch_min_free_mem_ratio", "rank_mapping"})
 
 
@@ -65,22 +79,33 @@ class KvTransferConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
-        for name in ("from_tp", "to_tp", "send_threads", "send_queue", "max_prefetch"):
-            if getattr(self, name) < 1:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}, expected 1 or more")
-        for name in ("recv_timeout", "send_timeout"):
-            if not getattr(self, name) > 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}, expected more than 0")
+        for name, (lowest, highest) in _INTEGERS.items():
+            setattr(self, name, arguments.integer(name, getattr(self, name), lowest, highest))
         for name in ("window_size", "max_inflight"):
-            if getattr(self, name) < -1 or getattr(self, name) == 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}, expected -1 or 1 and more")
+            value = arguments.integer(name, getattr(self, name), -1, _LARGEST)
+            if value == 0:
+                arguments.refuse(name, value, "-1 (no limit), or 1 and more")
+            setattr(self, name, value)
+        for name in _FLAGS:
+            arguments.flag(name, getattr(self, name))
+        for name in ("recv_timeout", "send_timeout"):
+            arguments.seconds(name, getattr(self, name), positive=True)
+        if self.kv_layout not in _LAYOUTS:
+            arguments.refuse("kv_layout", self.kv_layout, "one of " + ", ".join(_LAYOUTS))
+        if self.connector_config is not None:
+            arguments.mapping("connector_config", self.connector_config)
+        for name in ("from_stage", "to_stage", "stage_id"):
+            if getattr(self, name) is not None:
+                arguments.utf8(name, arguments.stage(name, getattr(self, name)))
+        for source in arguments.items("engine_input_source", self.engine_input_source):
+            arguments.stage("engine_input_source", source)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> KvTransferConfig:
         """Read the keys of ``omni_kv_config``. Raises ``InvalidArgument`` for unknown ones."""
         given: dict[str, Any] = {}
         known = {one.name for one in fields(cls)}
-        for key, value in values.items():
+        for key, value in arguments.mapping("omni_kv_config", values).items():
             name = _RENAMED.get(key, key)
             if name in known:
                 given[name] = value
@@ -95,10 +120,14 @@ class KvTransferConfig:
             raise InvalidArgument(f"rank_mapping needs both from_tp and to_tp, found {mapping!r}")
         for name in ("from_tp", "to_tp"):
             if name in mapping:
-                given[name] = int(mapping[name])
+                text = mapping[name]
+                digits = isinstance(text, str) and text.isdecimal()
+                given[name] = int(text) if digits else text
         for name in ("from_stage", "to_stage"):
             if given.get(name) is not None:
-                given[name] = str(given[name])
+                given[name] = arguments.stage(name, given[name])
+        if given.get("engine_input_source") is None:
+            given.pop("engine_input_source", None)
         return cls(**given)
 
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import InvalidArgument
+from ..pull import arguments
 
 __all__ = ["SenderEndpoints", "find_sender_info"]
 
@@ -29,14 +30,18 @@ class SenderEndpoints:
         """
         ranks = info.get("ranks")
         if ranks is not None:
-            places = tuple(_place(one) for one in ranks)
+            places = tuple(_place(one) for one in arguments.items("ranks", ranks))
             if len(places) != from_tp:
                 raise InvalidArgument(
                     f"kv_sender_info names {len(places)} ranks, the sender has {from_tp}"
                 )
             return cls(places[0][0], places[0][1], places)
+        host = arguments.utf8("host", info.get("host"))
         port = info.get("zmq_port")
-        return cls(str(info["host"]), None if port is None else int(port))
+        if port is None:
+            return cls(host, None)
+        last = 65535 - (from_tp - 1) * _RANK_STRIDE  # That of the last rank must be one, too.
+        return cls(host, arguments.integer("zmq_port", _number(port), 1, max(1, last)))
 
     def metadata(self, rank: int) -> dict[str, Any] | None:
         """Return what a connector's ``get`` needs to reach a rank; None: it must know by itself."""
@@ -79,7 +84,12 @@ def _is_entry(entry: object) -> bool:
 
 def _place(one: Any) -> tuple[str, int]:
     if isinstance(one, Mapping):
-        return str(one["host"]), int(one["zmq_port"])
-    if isinstance(one, Sequence) and not isinstance(one, str) and len(one) == 2:
-        return str(one[0]), int(one[1])
-    raise InvalidArgument(f"a rank's place is {{host, zmq_port}}, found {one!r}")
+        one = one.get("host"), one.get("zmq_port")
+    if not isinstance(one, Sequence) or isinstance(one, str) or len(one) != 2:
+        raise InvalidArgument(f"a rank's place is {{host, zmq_port}}, found {one!r}")
+    return arguments.utf8("host", one[0]), arguments.port("zmq_port", _number(one[1]))
+
+
+def _number(value: Any) -> Any:
+    """JSON's numbers may have come as text."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value

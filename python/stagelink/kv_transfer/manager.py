@@ -6,13 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import _core
 from ..connectors import create_connector
-from ..errors import Error, InvalidArgument
+from ..errors import InvalidArgument
 from ..omni_config import ConnectorSpec, resolve_connector_spec
+from ..pull import arguments
+from ..pull.contract import Closing
+from .arrays import check_device
 from .config import KvTransferConfig
 from .counters import KvCounters
 from .device import event_of
@@ -26,11 +28,10 @@ __all__ = ["KvTransferManager"]
 
 logger = logging.getLogger("stagelink.kv")
 
-_Self = TypeVar("_Self", bound="KvTransferManager")
 _RANK_STRIDE = 16
 
 
-class KvTransferManager(RequestCaches):
+class KvTransferManager(RequestCaches, Closing):
     """Sends the caches of finished requests and receives those of new ones, for one rank.
 
     The calls and the log lines are those of vLLM-Omni's manager. What differs: a send does not hold
@@ -105,28 +106,30 @@ class KvTransferManager(RequestCaches):
         sender = self._sender
         if sender is None:
             return list(finished_reqs)
-        event = event_of(kv_caches) if finished_reqs else None
+        finished = arguments.mapping("finished_reqs", finished_reqs)
+        if finished:
+            arguments.sequence("kv_caches", kv_caches)
+            block_size = arguments.integer("block_size", block_size, 1, 2**31 - 1)
+        event = event_of(kv_caches) if finished else None
         jobs = []
-        for request_id, data in finished_reqs.items():
+        for request_id, data in finished.items():
             transfer_id = request_id_resolver(request_id) if request_id_resolver else request_id
-            seq_len = int(data.get("seq_len", 0))
             job = SendJob(
                 request_id=request_id,
                 transfer_id=transfer_id,
-                block_ids=[int(block) for block in data.get("block_ids", ())],
-                seq_len=seq_len,
-                metadata={
-                    "block_size": block_size,
-                    "num_layers": len(kv_caches),
-                    "dtype": str(cache_dtype),
-                    "seq_len": seq_len,
-                    **(data.get("custom_metadata") or {}),
-                },
+                block_ids=[],
+                seq_len=0,
+                metadata={"block_size": block_size, "num_layers": len(kv_caches)},
                 layers=kv_caches,
                 block_size=block_size,
                 deadline=time.monotonic() + self.config.send_timeout,
                 written=event,
             )
+            try:
+                job.read(data, str(cache_dtype))
+            except InvalidArgument as error:
+                sender.refuse(job, error)
+                continue
             if sender.submit(job):
                 jobs.append(job)
         if not self.config.async_send:
@@ -160,8 +163,8 @@ class KvTransferManager(RequestCaches):
             return
         try:
             self._senders = self._endpoints(sender_info, sender_stage_id)
-        except (InvalidArgument, KeyError, TypeError, ValueError) as error:
-            logger.warning("Invalid sender_info format: %s (%s)", sender_info, error)
+        except InvalidArgument as error:
+            logger.warning("Invalid sender_info format: %.200r (%s)", sender_info, error)
             return
         port = self._senders.zmq_port
         adjusted = None if port is None else port + self.local_rank * _RANK_STRIDE
@@ -192,6 +195,10 @@ class KvTransferManager(RequestCaches):
         if self._receiver is None:
             logger.debug("Skip receiving KV cache for %s (need_recv_cache=False)", request_id)
             return None, 0
+        arguments.text("request_id", request_id)
+        check_device("target_device", target_device)
+        if timeout is not None:
+            arguments.seconds("timeout", timeout)
         if self._prefetcher is not None:
             fetched = self._prefetcher.take(request_id)
             if fetched is not None and fetched[0] is not None:
@@ -204,10 +211,15 @@ class KvTransferManager(RequestCaches):
         """Begin to receive a request's cache. It is kept until somebody asks for it."""
         if self._prefetcher is None or not kv_prefetch_job:
             return
+        arguments.mapping("kv_prefetch_job", kv_prefetch_job)
         request_id = kv_prefetch_job.get("request_id")
         info = kv_prefetch_job.get("kv_sender_info")
         if request_id and info:
-            self._prefetcher.start(str(request_id), target_device, info)
+            self._prefetcher.start(
+                arguments.text("request_id", request_id),
+                target_device,
+                arguments.mapping("kv_sender_info", info),
+            )
 
     def consume_prefetched_kv(self, req: Any) -> tuple[dict[str, Any] | None, int]:
         """Wait for the prefetched cache of a request; ``(None, 0)``: there is none."""
@@ -218,6 +230,8 @@ class KvTransferManager(RequestCaches):
 
     def wait_prefetch(self, timeout: float | None = None) -> bool:
         """Wait until nothing is being prefetched; False: something still is."""
+        if timeout is not None:
+            timeout = arguments.seconds("timeout", timeout)
         return self._prefetcher is None or self._prefetcher.wait(timeout)
 
     def shutdown_prefetch(self) -> None:
@@ -254,17 +268,6 @@ class KvTransferManager(RequestCaches):
         if self._owns_connector and self._connector is not None:
             self._connector.close()
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _agreed(self, received: bool) -> bool:
         return received if self._agree is None else self._agree(received)
 
@@ -288,12 +291,19 @@ class KvTransferManager(RequestCaches):
         if sender_info is not None:
             try:
                 senders = self._endpoints(sender_info)
-            except (Error, KeyError, TypeError, ValueError) as error:
+            except InvalidArgument as error:
                 self.counters.count("requests_received", "invalid_argument")
                 logger.error(
                     "KV receive for %s: unresolved per-call sender_info: %s", request_id, error
                 )
                 return None, 0
+        if not arguments.has_utf8(request_id):
+            self.counters.count("requests_received", "invalid_argument")
+            logger.error(
+                "KV receive failed: %s",
+                arguments.complaint("request_id", request_id, arguments.UTF8),
+            )
+            return None, 0
         limit = self.config.recv_timeout if timeout is None else timeout
         return receiver.receive(request_id, senders, target_device, limit)
 
@@ -301,7 +311,7 @@ class KvTransferManager(RequestCaches):
         config = self.config
         given = dict(config.connector_config or {})
         name = given.pop("type", None)
-        if not name:
+        if not isinstance(name, str) or not name:
             raise InvalidArgument("connector_config has no `type`, the name of a connector")
         role = "sender" if config.need_send_cache else "receiver"
         stages = config.send_stages() if config.need_send_cache else config.receive_stages()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..log_limit import limited
+from ..pull.log_limit import limited
 
 __all__ = ["RequestCaches"]
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _core
-from ..errors import Error
+from ..errors import Error, InvalidArgument
+from ..pull import arguments
 from .config import KvTransferConfig
 from .counters import KvCounters
 from .device import blocks_on_host, is_on_device
@@ -43,6 +44,15 @@ class SendJob:
     failed: dict[str, str] = field(default_factory=dict)
     """Why, by key."""
     done: threading.Event = field(default_factory=threading.Event)
+
+    def read(self, data: Any, dtype: str) -> None:
+        """Take what the scheduler says of it. Raises ``InvalidArgument``, naming what cannot be."""
+        arguments.utf8("request_id", self.transfer_id)
+        data = arguments.mapping("the request's data", data)
+        self.block_ids = arguments.integers("block_ids", data.get("block_ids", ()))
+        self.seq_len = arguments.integer("seq_len", data.get("seq_len", 0))
+        more = arguments.mapping("custom_metadata", data.get("custom_metadata") or {})
+        self.metadata.update({"dtype": dtype, "seq_len": self.seq_len, **more})
 
 
 class KvSender:
@@ -103,6 +113,16 @@ class KvSender:
         self._finish(job)
         return False
 
+    def refuse(self, job: SendJob, error: InvalidArgument) -> None:
+        """Fail a request that cannot be sent, before it is handed over."""
+        job.failed[str(job.transfer_id)] = error.reason
+        self._counters.count("sent", error.reason)
+        logger.error(
+            "KV transfer FAILED: %s: %s (%s)",
+            arguments.shown(str(job.request_id)), error.message, error.reason,
+        )  # fmt: skip
+        self._finish(job)
+
     def take_done(self) -> list[str]:
         """Requests whose every payload was put, since the last call."""
         with self._lock:
@@ -152,7 +172,7 @@ class KvSender:
             try:
                 self._send(job)
             except Exception as error:  # noqa: BLE001 - the thread must live on
-                self._fail(job, getattr(error, "reason", "system"), str(error))
+                self._fail(job, _reason_of(error), str(error))
             finally:
                 self._end(job)
 
@@ -324,6 +344,13 @@ class KvSender:
                 )  # fmt: skip
                 return "timed_out"
         return None
+
+
+def _reason_of(error: Exception) -> str:
+    if isinstance(error, Error):
+        return error.reason
+    # What JSON cannot hold, and layers that are none.
+    return "invalid_argument" if isinstance(error, TypeError | ValueError) else "system"
 
 
 def _same(kept: Sequence[Any], given: Sequence[Any]) -> bool:

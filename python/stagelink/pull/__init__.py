@@ -6,7 +6,8 @@ it. :class:`ManagedBuffer` is what its ``get`` gives for raw payloads.
 
 from .ascend import EngineMissing
 from .buffer import ManagedBuffer
-from .connector import ConnectorClosed, SenderUnknown, YuanrongTransferEngineConnector
+from .connector import SenderUnknown, YuanrongTransferEngineConnector
+from .contract import ConnectorClosed
 
 __all__ = [
     "ConnectorClosed",

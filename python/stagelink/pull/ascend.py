@@ -121,6 +121,10 @@ class AscendPlane:
         """Copy a tensor's bytes into a piece of the pool."""
         self._pool.write(address - self._pool.address, tensor)
 
+    def synchronize(self) -> None:
+        """Wait until all that was queued on the device is done."""
+        self._pool.synchronize()
+
     def close(self) -> None:
         """Take the pool back from the engine and end it."""
         for result in (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from ..errors import InvalidArgument, InvalidState
+from . import arguments
 
 if TYPE_CHECKING:
     from .ascend import AscendPlane
@@ -43,8 +44,9 @@ class ManagedBuffer(_core.PullBuffer):
         """Return the bytes as a tensor of that type and shape, without a copy."""
         import torch
 
-        if any(extent < 0 for extent in shape):
-            raise InvalidArgument(f"shape {tuple(shape)}: the extents must be given, none as -1")
+        if not isinstance(dtype, torch.dtype):
+            arguments.refuse("dtype", dtype, "a type of torch")
+        shape = arguments.integers("shape", shape)  # None may be left open as -1.
         item = torch.empty(0, dtype=dtype).element_size()
         wanted = item
         for extent in shape:

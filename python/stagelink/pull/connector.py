@@ -9,18 +9,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from .. import _core, serializer
 from ..errors import Error, InvalidArgument, InvalidState
-from ..log_limit import LINES_OF_CALL, limited
+from . import arguments
 from .ascend import AscendPlane
 from .buffer import ManagedBuffer
+from .contract import ConnectorClosed, OmniConnector
+from .log_limit import LINES_OF_CALL, limited
 
-__all__ = ["ConnectorClosed", "SenderUnknown", "YuanrongTransferEngineConnector"]
+__all__ = ["SenderUnknown", "YuanrongTransferEngineConnector"]
 
-_Self = TypeVar("_Self", bound="YuanrongTransferEngineConnector")
 _Pulled = tuple[Any, int]
 
 # Hosts that stand for "find out".
@@ -40,15 +40,11 @@ _NO_FORM = (
 _MOST_LOGGED = 200
 
 
-class ConnectorClosed(InvalidState, RuntimeError):
-    """The connector was closed before the call."""
-
-
 class SenderUnknown(InvalidState, RuntimeError):
     """A get without metadata, before anybody has said where the sender is."""
 
 
-class YuanrongTransferEngineConnector:
+class YuanrongTransferEngineConnector(OmniConnector):
     """Hands objects from stage to stage without a store between them.
 
     A sender keeps what it puts in its pool; a receiver claims it there, reads it into its own and
@@ -60,6 +56,7 @@ class YuanrongTransferEngineConnector:
     """
 
     supports_raw_data = True
+    _SEPARATOR = "@"
     _logger = limited(logging.getLogger("stagelink.pull"))
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -73,7 +70,7 @@ class YuanrongTransferEngineConnector:
         self.stage_id = -1
         self.config: dict[str, Any] = {
             key: os.path.expandvars(value) if isinstance(value, str) else value
-            for key, value in config.items()
+            for key, value in arguments.mapping("config", config).items()
         }
         extra = json.dumps(self.config, default=str)
         options, notes = _core.pull_connector_options(extra)
@@ -125,18 +122,23 @@ class YuanrongTransferEngineConnector:
         A payload of the same key is replaced.
         """
         core = self._open("put")
-        key = self._make_key(put_key, from_stage, to_stage)
+        key = self._key("put_key", put_key, from_stage, to_stage)
+        readers = arguments.integer("readers", readers, 0, _core.MAX_READERS)
+        if ttl is not None:
+            ttl = _core.seconds(ttl, "ttl")
         try:
             _, _, metadata = self._offer(core, key, data, readers, ttl)
         except _NO_FORM as error:
             core.refuse_put()
-            self._logger.error("transfer_engine put failed for %s: %s", key, str(error))
+            self._logger.error("transfer_engine put failed for %s: %s", _shown(key), str(error))
             return False, 0, None
         if metadata is None:
             return False, 0, None  # The core has counted it, and its log has the cause.
         return True, metadata["data_size"], metadata
 
-    def allocate(self, size: int, timeout: _core.Timeout | None = None) -> ManagedBuffer | None:
+    def allocate(
+        self, size: _core.Size, timeout: _core.Timeout | None = None
+    ) -> ManagedBuffer | None:
         """Memory of the pool to be filled and put; None: there was no space in time."""
         _, _, buffer = self._open("allocate").allocate(size, timeout)
         return None if buffer is None else ManagedBuffer(buffer, self._plane)
@@ -149,17 +151,13 @@ class YuanrongTransferEngineConnector:
         Whoever reads it at the moment reads it to the end. Raises ``ValueError`` for one stage
         without the other.
         """
-        if (from_stage is None) != (to_stage is None):
-            raise InvalidArgument(
-                "cleanup() requires both from_stage and to_stage, or neither. "
-                f"Got from_stage={from_stage!r}, to_stage={to_stage!r}"
-            )
+        edge = self._edge_or_none(from_stage, to_stage)
+        key = arguments.text("request_id", request_id)
+        if edge is not None:
+            key = self._make_key(key, *edge)
         core = self._core
-        if core is None or core.closed:
-            return
-        if from_stage is not None and to_stage is not None:
-            request_id = self._make_key(request_id, from_stage, to_stage)
-        core.cleanup(str(request_id))
+        if core is not None and not core.closed and arguments.has_utf8(key):
+            core.cleanup(key)
 
     def reap_consumed(self) -> None:
         """Do nothing: what has been read is given back as it is released."""
@@ -179,7 +177,8 @@ class YuanrongTransferEngineConnector:
         the sender of :meth:`update_sender_info`. Raw payloads come as :class:`ManagedBuffer`, which
         is yours to release; others as the object that was put.
         """
-        return self._get(self._make_key(get_key, from_stage, to_stage), metadata, 0.0, None)
+        key = self._key("get_key", get_key, from_stage, to_stage)
+        return self._get(key, metadata, 0.0, None)
 
     def get_with_deadline(
         self,
@@ -194,8 +193,9 @@ class YuanrongTransferEngineConnector:
 
         The sender answers when the payload is there: nothing is asked twice.
         """
-        left = max(0.0, deadline - time.monotonic())
-        return self._get(self._make_key(get_key, from_stage, to_stage), metadata, left, left)
+        key = self._key("get_key", get_key, from_stage, to_stage)
+        left = arguments.left_until(deadline)
+        return self._get(key, metadata, left, left)
 
     def get_many(
         self,
@@ -208,17 +208,18 @@ class YuanrongTransferEngineConnector:
     ) -> list[_Pulled | None]:
         """Pull several payloads at once, from any number of senders: one answer for each key."""
         core = self._open("get")
-        self._expect_sender(core, all(metadata or [None]))
-        keys = [self._make_key(key, from_stage, to_stage) for key in get_keys]
+        edge = self._edge(from_stage, to_stage)
+        keys = [
+            self._make_key(arguments.utf8(f"get_keys[{at}]", key), *edge)
+            for at, key in enumerate(arguments.items("get_keys", get_keys))
+        ]
         places: list[Mapping[str, Any] | None] = [None] * len(keys)
         if metadata is not None:
-            places = list(metadata)
-        left = max(0.0, deadline - time.monotonic())
+            places = arguments.items("metadata", metadata)
+        left = arguments.left_until(deadline)
+        self._expect_sender(core, all(places) and metadata is not None)
         found = core.get_many(keys, places, left, left)
         return self._results(keys, found)
-
-    def abandon_get(self, get_key: str) -> None:
-        """Do nothing: a get that has returned has left nothing behind."""
 
     # Where the senders are.
 
@@ -247,11 +248,16 @@ class YuanrongTransferEngineConnector:
         sender_rank: int | None = None,
     ) -> None:
         """Say where gets without metadata ask from now on; with a rank, where that rank is."""
-        port = None if not sender_zmq_port else int(sender_zmq_port)
+        port = None
+        if sender_zmq_port is not None and sender_zmq_port != 0:
+            port = arguments.port("sender_zmq_port", sender_zmq_port)
+        if sender_host is not None:
+            sender_host = arguments.utf8("sender_host", sender_host)
         if sender_rank is not None:
+            rank = arguments.integer("sender_rank", sender_rank)
             if not sender_host or port is None:
-                raise InvalidArgument(f"the sender of rank {sender_rank} needs a host and a port")
-            self._sender_ranks[int(sender_rank)] = (sender_host, port)
+                raise InvalidArgument(f"the sender of rank {rank} needs a host and a port")
+            self._sender_ranks[rank] = (sender_host, port)
             return
         self._sender_host, self._sender_zmq_port = sender_host or None, port
         if self._core is not None and port is not None and self._sender_known():
@@ -259,7 +265,7 @@ class YuanrongTransferEngineConnector:
 
     def sender_metadata(self, sender_rank: int) -> dict[str, Any]:
         """Return the metadata, for ``get``, of a sender that was named by its rank."""
-        place = self._sender_ranks.get(sender_rank)
+        place = self._sender_ranks.get(arguments.integer("sender_rank", sender_rank))
         if place is None:
             raise SenderUnknown(
                 f"nobody has said where rank {sender_rank} of the sender is; known are "
@@ -293,6 +299,7 @@ class YuanrongTransferEngineConnector:
 
     def close(self, timeout: _core.Timeout = 5) -> None:
         """Take back all payloads, wait for those who read them, end what waits. Idempotent."""
+        timeout = _core.seconds(timeout, "timeout")
         core = getattr(self, "_core", None)
         if core is None:
             return
@@ -303,33 +310,8 @@ class YuanrongTransferEngineConnector:
             self._logger.warning("YuanrongTransferEngineConnector: closing: %s", error)
         self._close_plane()
 
-    def __enter__(self: _Self) -> _Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
-
-    @staticmethod
-    def serialize_obj(obj: Any) -> bytes:
-        """Return an object as bytes, as vLLM-Omni's serializer writes it."""
-        return serializer.encode(obj)
-
-    @staticmethod
-    def deserialize_obj(data: Any) -> Any:
-        """Return the object of such bytes."""
-        return serializer.decode(data, copy=True)
-
-    @staticmethod
-    def _make_key(key: str, from_stage: str, to_stage: str, separator: str = "@") -> str:
-        return f"{key}{separator}{from_stage}_{to_stage}"
+    def _key(self, name: str, key: object, from_stage: object, to_stage: object) -> str:
+        return self._make_key(arguments.text(name, key), *self._edge(from_stage, to_stage))
 
     def _open(self, call: str) -> _core.PullConnector:
         core = self._core
@@ -362,6 +344,8 @@ class YuanrongTransferEngineConnector:
             return self._offer_tensor(core, key, data, readers, ttl)
         if isinstance(data, memoryview) and not data.c_contiguous:
             data = data.tobytes()
+        if isinstance(data, _core.PullBuffer) and self._plane is not None:
+            self._plane.synchronize()  # What fills it may still run on the device.
         if isinstance(data, bytes | bytearray | memoryview | _core.PullBuffer):
             return core.put(key, data, readers, ttl)
         plan = serializer.plan(data, self._wire, checksum=self._checksum)
@@ -403,9 +387,7 @@ class YuanrongTransferEngineConnector:
             outcome = core.get(key, metadata, wait, timeout)
         except InvalidArgument as error:  # What the metadata says cannot be.
             core.refuse_get(False)
-            self._logger.error(
-                "transfer_engine get failed for %s: %s", key[:_MOST_LOGGED], str(error)
-            )
+            self._logger.error("transfer_engine get failed for %s: %s", _shown(key), str(error))
             return None
         return self._result(key, outcome)
 
@@ -445,8 +427,9 @@ class YuanrongTransferEngineConnector:
         if pulled is not None:
             return self._received(key, *pulled)
         if reason not in _NOT_YET:
-            shown = key[:_MOST_LOGGED]
-            self._logger.error("transfer_engine get failed for %s: %s (%s)", shown, message, reason)
+            self._logger.error(
+                "transfer_engine get failed for %s: %s (%s)", _shown(key), message, reason
+            )
         return None
 
     def _received(
@@ -475,9 +458,7 @@ class YuanrongTransferEngineConnector:
             core = self._core
             if core is not None:
                 core.refuse_get(True)
-            self._logger.error(
-                "transfer_engine get failed for %s: %s", key[:_MOST_LOGGED], str(error)
-            )
+            self._logger.error("transfer_engine get failed for %s: %s", _shown(key), str(error))
             return None
         copy = time.perf_counter() - started
         total += copy
@@ -495,6 +476,10 @@ class YuanrongTransferEngineConnector:
             and host.lower() not in _UNKNOWN_HOSTS
             and self._sender_zmq_port is not None
         )
+
+
+def _shown(key: str) -> str:
+    return arguments.shown(key[:_MOST_LOGGED])
 
 
 def _rate(size: int, seconds: float) -> float:

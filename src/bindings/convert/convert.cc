@@ -16,10 +16,13 @@ namespace nb = nanobind;
 namespace stagelink::bindings {
 namespace {
 
-[[noreturn]] void refuse(const char* name, nb::handle value, const char* expected) {
-  raise(Status(
-      Reason::kInvalidArgument,
-      fmt::format("{} = {}: expected {}", name, nb::cast<std::string>(nb::repr(value)), expected)));
+constexpr size_t kMostShown = 120;
+
+[[noreturn]] void refuse(const char* name, nb::handle value, std::string_view expected) {
+  std::string shown = nb::cast<std::string>(nb::repr(value));
+  if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";
+  raise(Status(Reason::kInvalidArgument,
+               fmt::format("{} = {}: expected {}", name, escape_control(shown), expected)));
 }
 
 [[noreturn]] void refuse(const char* name, const Status& status) {
@@ -34,15 +37,50 @@ Duration from_seconds(double seconds) {
 
 }  // namespace
 
+std::string to_text(nb::handle value, const char* name) {
+  if (PyUnicode_Check(value.ptr()) == 0) refuse(name, value, "text");
+  Py_ssize_t size = 0;
+  const char* const utf8 = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+  if (utf8 != nullptr) return {utf8, static_cast<size_t>(size)};
+  PyErr_Clear();
+  refuse(name, value, "text that has UTF-8, without halves of surrogate pairs");
+}
+
+uint64_t to_integer(nb::handle value, const char* name, uint64_t lowest, uint64_t highest) {
+  const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
+  if (number.is_valid()) {
+    const unsigned long long integer = PyLong_AsUnsignedLongLong(number.ptr());
+    const bool overflow = integer == ~0ULL && PyErr_Occurred() != nullptr;
+    if (!overflow && integer >= lowest && integer <= highest) return integer;
+  }
+  PyErr_Clear();
+  refuse(name, value, fmt::format("an integer from {} to {}", lowest, highest));
+}
+
+nb::list items_of(nb::handle value, const char* name) {
+  nb::object items;
+  if (PyUnicode_Check(value.ptr()) == 0 && PyObject_CheckBuffer(value.ptr()) == 0) {
+    items = nb::steal(PySequence_List(value.ptr()));
+  }
+  if (!items.is_valid()) {
+    PyErr_Clear();
+    refuse(name, value, "a list");
+  }
+  return nb::borrow<nb::list>(items);
+}
+
 Duration to_duration(nb::handle value, const char* name) {
   if (PyUnicode_Check(value.ptr()) != 0) {
-    const auto parsed = parse_duration(nb::cast<std::string>(value));
+    const auto parsed = parse_duration(to_text(value, name));
     if (!parsed.ok()) refuse(name, parsed.status());
     return *parsed;
   }
   if (PyNumber_Check(value.ptr()) == 0) refuse(name, value, "seconds, or text such as \"500ms\"");
   const double seconds = PyFloat_AsDouble(value.ptr());
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+  if (PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    refuse(name, value, "seconds, or text such as \"500ms\"");
+  }
   if (!std::isfinite(seconds) || seconds < 0) {
     refuse(name, value, "a finite number of seconds, not negative");
   }
@@ -60,8 +98,11 @@ Duration to_timeout(nb::handle value, const char* name) {
 }
 
 uint64_t to_bytes(nb::handle value, const char* name) {
-  if (PyUnicode_Check(value.ptr()) == 0) return index_value(value, name);
-  const auto parsed = parse_bytes(nb::cast<std::string>(value));
+  if (PyUnicode_Check(value.ptr()) == 0) {
+    if (PyIndex_Check(value.ptr()) != 0) return index_value(value, name);
+    refuse(name, value, "a number of bytes, or text such as \"64MiB\"");
+  }
+  const auto parsed = parse_bytes(to_text(value, name));
   if (!parsed.ok()) refuse(name, parsed.status());
   return *parsed;
 }

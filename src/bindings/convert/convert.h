@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <nanobind/nanobind.h>
@@ -22,6 +23,14 @@ Duration to_duration(nanobind::handle value, const char* name);
 std::optional<Duration> to_optional_duration(nanobind::handle value, const char* name);
 // For calls of which zero means the engine's default: None gives zero, and 0 the shortest wait.
 Duration to_timeout(nanobind::handle value, const char* name);
+// UTF-8 of a str; half a surrogate pair has none.
+std::string to_text(nanobind::handle value, const char* name);
+// An int from `lowest` to `highest`; what else counts as an index (NumPy's) counts here.
+uint64_t to_integer(nanobind::handle value, const char* name, uint64_t lowest, uint64_t highest);
+// The items of an iterable that is no text: a text among them would count as its letters.
+nanobind::list items_of(nanobind::handle value, const char* name);
+// An argument that the function converts by itself, None too.
+inline auto as_given(const char* name) { return nanobind::arg(name).none(); }
 // Bytes as int, or text with a unit ("64MiB").
 uint64_t to_bytes(nanobind::handle value, const char* name);
 Access to_access(nanobind::handle value, const char* name);

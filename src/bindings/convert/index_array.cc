@@ -36,7 +36,9 @@ std::string repr(PyObject* object) {
     PyErr_Clear();
     return "?";
   }
-  return nb::str(text).c_str();
+  constexpr size_t kMostShown = 120;
+  const std::string whole = nb::str(text).c_str();
+  return whole.size() <= kMostShown ? whole : whole.substr(0, kMostShown) + "...";
 }
 
 }  // namespace
@@ -177,8 +179,8 @@ void IndexArray<T>::take_items(const Py_buffer& view) {
 template <typename T>
 void IndexArray<T>::take_sequence(PyObject* object) {
   if (PySequence_Check(object) == 0 || PyUnicode_Check(object)) {
-    refuse(fmt::format("{} must be an int, an array of integers or a sequence of int, not {}",
-                       name_, Py_TYPE(object)->tp_name));
+    refuse(fmt::format("{} = {} ({}): expected an int, an array of integers or a sequence of int",
+                       name_, repr(object), Py_TYPE(object)->tp_name));
   }
   const nb::object items = nb::steal(PySequence_Fast(object, name_));
   if (!items.is_valid()) throw nb::python_error();

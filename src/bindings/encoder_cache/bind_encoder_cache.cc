@@ -5,16 +5,17 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "base/random.h"
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
 #include "bindings/convert/gil.h"
+#include "bindings/convert/index_array.h"
 #include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/objects/closed_at_exit.h"
@@ -57,7 +58,8 @@ using PyProducer = PyCacheEnd<ec::Producer>;
 using PyFetcher = PyCacheEnd<ec::Fetcher>;
 using PyConsumer = PyCacheEnd<ec::Consumer>;
 
-ec::CacheOptions cache_options(std::string_view extra) {
+ec::CacheOptions cache_options(nb::handle given) {
+  const std::string extra = to_text(given, "extra");
   const config::ConfigNode root =
       unwrap(config::parse_config(extra, config::ConfigSyntax::kJson, "ec_connector_extra_config"));
   return unwrap(ec::load_cache_options(root));
@@ -83,15 +85,24 @@ nb::dict counts_of(const ec::CacheMetrics& metrics,
 
 // --- The producer ---
 
-PyProducer* open_producer(std::string_view extra) {
+void open_producer(PyProducer* self, nb::handle extra) {
   const ec::CacheOptions options = cache_options(extra);
-  return new PyProducer(unwrap(without_gil([&] { return ec::Producer::create(options); })));
+  new (self) PyProducer(unwrap(without_gil([&] { return ec::Producer::create(options); })));
 }
 
-bool save(PyProducer& self, std::string_view mm_hash, std::vector<uint64_t> shape,
-          std::string dtype, nb::handle data) {
+std::string to_hash(nb::handle mm_hash) { return to_text(mm_hash, "mm_hash"); }
+
+std::vector<uint64_t> to_shape(nb::handle shape) {
+  const IndexArray<uint64_t> dims(shape, "shape");
+  if (dims.is_scalar())
+    raise(Status(Reason::kInvalidArgument, "shape: expected a list of extents"));
+  return {dims.values().begin(), dims.values().end()};
+}
+
+bool save(PyProducer& self, nb::handle name, nb::handle shape, nb::handle dtype, nb::handle data) {
+  const std::string mm_hash = to_hash(name);
   const PythonMemory memory = PythonMemory::of(data);
-  const ec::EmbeddingInfo info{memory.bytes(), std::move(shape), std::move(dtype)};
+  const ec::EmbeddingInfo info{memory.bytes(), to_shape(shape), to_text(dtype, "dtype")};
   const auto* const begin = static_cast<const std::byte*>(memory.address());
   const Status status = without_gil([&] {
     return self->save(mm_hash, info, std::span(begin, memory.bytes()), ended_by_signals());
@@ -117,33 +128,37 @@ nb::dict producer_usage(const PyProducer& self) {
 void bind_producer(nb::module_& m) {
   nb::class_<PyProducer>(m, "EncoderCacheProducer", nb::is_final(),
                          "Keeps embeddings where consumers read them.")
-      .def(nb::new_(&open_producer), nb::arg("extra"))
-      .def("save", &save, nb::arg("mm_hash"), nb::arg("shape"), nb::arg("dtype"), nb::arg("data"),
+      .def(
+          "__init__", [](PyProducer* self, nb::handle extra) { open_producer(self, extra); },
+          as_given("extra"), nb::sig("def __init__(self, extra: str) -> None"))
+      .def("save", &save, as_given("mm_hash"), as_given("shape"), as_given("dtype"),
+           as_given("data"),
            nb::sig("def save(self, mm_hash: str, shape: Sequence[int], dtype: str, data: Any) -> "
                    "bool"),
            "Copy and publish. False: it was not saved; why is logged and counted.")
       .def(
-          "has", [](PyProducer& self, std::string_view hash) { return self->has(hash); },
-          nb::arg("mm_hash"))
+          "has", [](PyProducer& self, nb::handle hash) { return self->has(to_hash(hash)); },
+          as_given("mm_hash"), nb::sig("def has(self, mm_hash: str) -> bool"))
       .def(
           "evict",
-          [](PyProducer& self, std::string_view hash) {
+          [](PyProducer& self, nb::handle mm_hash) {
+            const std::string hash = to_hash(mm_hash);
             return without_gil([&] { return self->evict(hash); });
           },
-          nb::arg("mm_hash"))
+          as_given("mm_hash"), nb::sig("def evict(self, mm_hash: str) -> bool"))
       .def(
           "flush",
           [](PyProducer& self, nb::handle timeout) {
             const Duration limit = to_duration(timeout, "timeout");
             check(without_gil([&] { return self->flush(limit); }));
           },
-          nb::arg("timeout") = 5, nb::sig("def flush(self, timeout: Timeout = 5) -> None"),
+          as_given("timeout") = 5, nb::sig("def flush(self, timeout: Timeout = 5) -> None"),
           "Until the registry has been told of all that was saved.")
       .def_prop_ro("producer_zmq", [](const PyProducer& self) { return self->producer_zmq(); })
       .def_prop_ro("registry_url", [](const PyProducer& self) { return self->registry_url(); })
       .def_prop_ro("usage", &producer_usage, nb::sig("def usage(self) -> dict[str, Any]"))
       .def("metrics_text", [](const PyProducer& self) { return self->metrics_text(); })
-      .def("close", &close_end<ec::Producer>, nb::arg("timeout") = 5,
+      .def("close", &close_end<ec::Producer>, as_given("timeout") = 5,
            nb::sig("def close(self, timeout: Timeout = 5) -> None"));
 }
 
@@ -152,6 +167,7 @@ void bind_producer(nb::module_& m) {
 const char* state_name(ec::FetchState state) noexcept {
   switch (state) {
     case ec::FetchState::kUnknown: return "unknown";
+    case ec::FetchState::kExpected: return "expected";
     case ec::FetchState::kLooking: return "looking";
     case ec::FetchState::kLoading: return "loading";
     case ec::FetchState::kReady: return "ready";
@@ -168,16 +184,17 @@ nb::tuple place_tuple(const ec::ProducerEntry& place) {
                         place.generation);
 }
 
-nb::tuple look(PyFetcher& self, std::string_view mm_hash) {
-  const ec::FetchView view = self->look(mm_hash);
+nb::tuple look(PyFetcher& self, nb::handle mm_hash) {
+  const ec::FetchView view = self->look(to_hash(mm_hash));
   const bool is_ready = view.state == ec::FetchState::kReady;
   return nb::make_tuple(state_name(view.state), view.why.ok() ? "" : view.why.to_string(),
                         is_ready ? nb::object(place_tuple(view.place)) : nb::object(nb::none()));
 }
 
-PyFetcher* open_fetcher(std::string_view extra, uint32_t readers) {
+void open_fetcher(PyFetcher* self, nb::handle extra, nb::handle given_readers) {
   const ec::CacheOptions options = cache_options(extra);
-  return new PyFetcher(unwrap(without_gil([&] { return ec::Fetcher::create(options, readers); })));
+  const auto readers = static_cast<uint32_t>(to_integer(given_readers, "readers", 1, UINT32_MAX));
+  new (self) PyFetcher(unwrap(without_gil([&] { return ec::Fetcher::create(options, readers); })));
 }
 
 nb::dict consumer_usage(const ec::Consumer& consumer) {
@@ -207,50 +224,76 @@ nb::dict fetcher_usage(PyFetcher& self) {
 void bind_fetcher(nb::module_& m) {
   nb::class_<PyFetcher>(m, "EncoderCacheFetcher", nb::is_final(),
                         "Finds embeddings and brings them here in the background.")
-      .def(nb::new_(&open_fetcher), nb::arg("extra"), nb::arg("readers"))
       .def(
-          "want", [](PyFetcher& self, std::string_view hash) { self->want(hash); },
-          nb::arg("mm_hash"), "Seek it from now on; never waits.")
-      .def("look", &look, nb::arg("mm_hash"),
+          "__init__",
+          [](PyFetcher* self, nb::handle extra, nb::handle readers) {
+            open_fetcher(self, extra, readers);
+          },
+          as_given("extra"), as_given("readers"),
+          nb::sig("def __init__(self, extra: str, readers: int) -> None"))
+      .def(
+          "want", [](PyFetcher& self, nb::handle hash) { self->want(to_hash(hash)); },
+          as_given("mm_hash"), nb::sig("def want(self, mm_hash: str) -> None"),
+          "Seek it from now on; never waits.")
+      .def("look", &look, as_given("mm_hash"),
            nb::sig("def look(self, mm_hash: str) -> tuple[str, str, EmbeddingPlace | None]"),
            "State, why it is missing, and where a ready one lies.")
       .def(
-          "drop", [](PyFetcher& self, std::string_view hash) { self->drop(hash); },
-          nb::arg("mm_hash"), "Nobody wants it any more.")
+          "drop", [](PyFetcher& self, nb::handle hash) { self->drop(to_hash(hash)); },
+          as_given("mm_hash"), nb::sig("def drop(self, mm_hash: str) -> None"),
+          "Nobody wants it any more.")
       .def(
-          "handed_on", [](PyFetcher& self, std::string_view hash) { self->handed_on(hash); },
-          nb::arg("mm_hash"), "The workers will get it; forget it here.")
+          "handed_on", [](PyFetcher& self, nb::handle hash) { self->handed_on(to_hash(hash)); },
+          as_given("mm_hash"), nb::sig("def handed_on(self, mm_hash: str) -> None"),
+          "The workers will get it; forget it here.")
       .def("count_fallback", [](PyFetcher& self) { self->consumer().metrics().count_fallback(); })
       .def_prop_ro("usage", &fetcher_usage, nb::sig("def usage(self) -> dict[str, Any]"))
       .def("metrics_text", [](const PyFetcher& self) { return self->metrics_text(); })
-      .def("close", &close_end<ec::Fetcher>, nb::arg("timeout") = 5,
+      .def("close", &close_end<ec::Fetcher>, as_given("timeout") = 5,
            nb::sig("def close(self, timeout: Timeout = 5) -> None"));
 }
 
-PyConsumer* open_consumer(std::string_view extra) {
+void open_consumer(PyConsumer* self, nb::handle extra) {
   const ec::CacheOptions options = cache_options(extra);
-  return new PyConsumer(
+  new (self) PyConsumer(
       unwrap(without_gil([&] { return ec::Consumer::create(options, /*may_hand_on=*/false); })));
 }
 
 ec::ProducerEntry place_of(nb::handle object) {
-  const auto fields = nb::cast<nb::tuple>(object);
-  if (fields.size() != 5) raise(Status(Reason::kInvalidArgument, "a place has five fields"));
-  return {{nb::cast<uint64_t>(fields[0]), nb::cast<std::vector<uint64_t>>(fields[1]),
-           nb::cast<std::string>(fields[2])},
-          nb::cast<std::string>(fields[3]),
-          nb::cast<uint64_t>(fields[4])};
+  const nb::list fields = items_of(object, "place");
+  if (fields.size() != 5) {
+    raise(
+        Status(Reason::kInvalidArgument,
+               fmt::format("a place is (nbytes, shape, dtype, producer_zmq, generation), found {} "
+                           "fields",
+                           fields.size())));
+  }
+  return {{to_integer(fields[0], "nbytes", 0, UINT64_MAX), to_shape(fields[1]),
+           to_text(fields[2], "dtype")},
+          to_text(fields[3], "producer_zmq"),
+          to_integer(fields[4], "generation", 0, UINT64_MAX)};
 }
 
 // For each item None, or (reason, message).
-nb::list load(PyConsumer& self, nb::list items, nb::handle timeout, bool handed_on) {
+nb::list load(PyConsumer& self, nb::handle items, nb::handle timeout, bool handed_on) {
   std::vector<PythonMemory> memory;
   std::vector<ec::LoadRequest> requests;
-  for (const nb::handle item : items) {
-    const auto [hash, places, into] = nb::cast<std::tuple<std::string, nb::list, nb::object>>(item);
-    ec::LoadRequest request{hash, {}, {}, handed_on};
-    for (const nb::handle place : places) request.producers.push_back(place_of(place));
-    memory.push_back(PythonMemory::of(into));
+  for (const nb::handle item : items_of(items, "items")) {
+    const nb::list fields = items_of(item, "item");
+    if (fields.size() != 3) {
+      raise(Status(
+          Reason::kInvalidArgument,
+          fmt::format("an item is (mm_hash, places, memory), found {} fields", fields.size())));
+    }
+    ec::LoadRequest request{to_hash(fields[0]), {}, {}, handed_on};
+    for (const nb::handle place : items_of(fields[1], "places")) {
+      request.producers.push_back(place_of(place));
+    }
+    memory.push_back(PythonMemory::of(fields[2]));
+    if (memory.back().read_only()) {
+      raise(Status(Reason::kReadOnly,
+                   fmt::format("{}: its memory cannot be written to", request.mm_hash)));
+    }
     request.into = {static_cast<std::byte*>(memory.back().address()), memory.back().bytes()};
     requests.push_back(std::move(request));
   }
@@ -274,8 +317,10 @@ nb::list load(PyConsumer& self, nb::list items, nb::handle timeout, bool handed_
 void bind_consumer(nb::module_& m) {
   nb::class_<PyConsumer>(m, "EncoderCacheConsumer", nb::is_final(),
                          "Reads embeddings into given memory.")
-      .def(nb::new_(&open_consumer), nb::arg("extra"))
-      .def("load", &load, nb::arg("items"), nb::arg("timeout") = nb::none(),
+      .def(
+          "__init__", [](PyConsumer* self, nb::handle extra) { open_consumer(self, extra); },
+          as_given("extra"), nb::sig("def __init__(self, extra: str) -> None"))
+      .def("load", &load, as_given("items"), as_given("timeout") = nb::none(),
            nb::arg("handed_on") = false,
            nb::sig("def load(self, items: list[tuple[str, list[EmbeddingPlace], Any]], timeout: "
                    "Timeout | None = None, handed_on: bool = False) -> list[tuple[str, str] | "
@@ -285,7 +330,7 @@ void bind_consumer(nb::module_& m) {
           "usage", [](const PyConsumer& self) { return consumer_usage(*self.operator->()); },
           nb::sig("def usage(self) -> dict[str, Any]"))
       .def("metrics_text", [](const PyConsumer& self) { return self->metrics_text(); })
-      .def("close", &close_end<ec::Consumer>, nb::arg("timeout") = 5,
+      .def("close", &close_end<ec::Consumer>, as_given("timeout") = 5,
            nb::sig("def close(self, timeout: Timeout = 5) -> None"));
 }
 
@@ -308,7 +353,8 @@ class PyRegistry final : public ClosedAtExit {
     if (is_new) lease->second = random_instance_id();
     return lease->second;
   }
-  uint64_t unpublish(const std::string& mm_hash) {
+  uint64_t unpublish(nb::handle name) {
+    const std::string mm_hash = to_hash(name);
     uint64_t count = 0;
     for (const auto& [producer, lease] : leases_) {
       count += server_->unpublish(lease, std::span(&mm_hash, 1));
@@ -327,15 +373,16 @@ class PyRegistry final : public ClosedAtExit {
   std::map<std::string, ec::LeaseId> leases_;
 };
 
-PyRegistry* open_registry(const std::string& host, uint32_t port, const std::string& secret_file) {
+void open_registry(PyRegistry* self, nb::handle host, nb::handle port, nb::handle secret_file) {
   ec::RegistryOptions options;
-  options.host = host;
-  options.port = port;
-  options.secret_file = secret_file;
-  return new PyRegistry(unwrap(without_gil([&] { return ec::RegistryServer::start(options); })));
+  options.host = to_text(host, "host");
+  options.port = static_cast<uint32_t>(to_integer(port, "port", 0, UINT16_MAX));
+  options.secret_file = to_text(secret_file, "secret_file");
+  new (self) PyRegistry(unwrap(without_gil([&] { return ec::RegistryServer::start(options); })));
 }
 
-void publish(PyRegistry& self, const std::string& mm_hash, nb::handle place) {
+void publish(PyRegistry& self, nb::handle name, nb::handle place) {
+  const std::string mm_hash = to_hash(name);
   const ec::ProducerEntry entry = place_of(place);
   const ec::PublishedItem item{mm_hash, entry.info, entry.generation};
   const ec::PublishTerms terms{.lease = self.lease_of(entry.producer_zmq),
@@ -349,11 +396,18 @@ void publish(PyRegistry& self, const std::string& mm_hash, nb::handle place) {
 void bind_registry(nb::module_& m) {
   nb::class_<PyRegistry>(m, "EncoderCacheRegistry", nb::is_final(),
                          "Tells consumers over HTTP who has an embedding.")
-      .def(nb::new_(&open_registry), nb::arg("host") = "127.0.0.1", nb::arg("port") = 9018,
-           nb::arg("secret_file") = "")
-      .def("publish", &publish, nb::arg("mm_hash"), nb::arg("place"),
+      .def(
+          "__init__",
+          [](PyRegistry* self, nb::handle host, nb::handle port, nb::handle secret_file) {
+            open_registry(self, host, port, secret_file);
+          },
+          as_given("host") = "127.0.0.1", as_given("port") = 9018, as_given("secret_file") = "",
+          nb::sig("def __init__(self, host: str = '127.0.0.1', port: int = 9018, secret_file: str "
+                  "= '') -> None"))
+      .def("publish", &publish, as_given("mm_hash"), as_given("place"),
            nb::sig("def publish(self, mm_hash: str, place: EmbeddingPlace) -> None"))
-      .def("unpublish", &PyRegistry::unpublish, nb::arg("mm_hash"), "How many entries it had.")
+      .def("unpublish", &PyRegistry::unpublish, as_given("mm_hash"),
+           nb::sig("def unpublish(self, mm_hash: str) -> int"), "How many entries it had.")
       .def_prop_ro("address",
                    [](const PyRegistry& self) { return self.server().endpoint().to_string(); })
       .def("metrics_text", [](const PyRegistry& self) { return self.server().metrics_text(); })

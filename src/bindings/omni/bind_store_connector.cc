@@ -188,6 +188,10 @@ void bind_store_connector(nb::module_& m) {
           },
           nb::arg("from_stage"), nb::arg("to_stage"), nb::arg("id"), nb::arg("why"),
           "Count and log a put whose payload has no form.")
+      .def(
+          "refuse_get",
+          [](PyStoreConnector& self, const std::string& why) { self.connector().refuse_get(why); },
+          nb::arg("why"), "Count and log a get whose key cannot be.")
       .def("outcomes", &outcomes, nb::sig("def outcomes(self) -> list[tuple[str, str, int, int]]"),
            "(reason, code, puts, gets) of whatever came to pass.")
       .def_prop_ro(

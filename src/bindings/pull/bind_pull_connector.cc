@@ -76,9 +76,9 @@ nb::tuple outcome(const Status& status) {
 }
 nb::tuple outcome(nb::object value) { return nb::make_tuple("ok", "", std::move(value)); }
 
-pull::PutTerms put_terms(uint32_t readers, nb::handle ttl, bool fast) {
+pull::PutTerms put_terms(nb::handle readers, nb::handle ttl, bool fast) {
   pull::PutTerms terms;
-  terms.readers = readers;
+  terms.readers = static_cast<uint32_t>(to_integer(readers, "readers", 0, UINT32_MAX));
   // None: as the options say. 0: for ever.
   if (!ttl.is_none()) {
     terms.ttl = to_duration(ttl, "ttl");
@@ -100,8 +100,9 @@ nb::tuple put_outcome(const Result<pull::PullMetadata>& put) {
   return put.ok() ? outcome(metadata_dict(*put)) : outcome(put.status());
 }
 
-nb::tuple put_bytes(PyPullConnector& self, std::string_view key, nb::handle data, uint32_t readers,
+nb::tuple put_bytes(PyPullConnector& self, nb::handle name, nb::handle data, nb::handle readers,
                     nb::handle ttl) {
+  const std::string key = to_text(name, "key");
   const pull::PutTerms terms = put_terms(readers, ttl, true);
   if (nb::isinstance<PyPullBuffer>(data)) {
     const auto& buffer = *nb::inst_ptr<PyPullBuffer>(data);
@@ -118,8 +119,9 @@ nb::tuple put_bytes(PyPullConnector& self, std::string_view key, nb::handle data
 }
 
 // Written straight into the pool. A device's pool gets it by its plane, from a copy.
-nb::tuple put_plan(PyPullConnector& self, std::string_view key, const KeptPlan& kept,
-                   uint32_t readers, nb::handle ttl) {
+nb::tuple put_plan(PyPullConnector& self, nb::handle name, const KeptPlan& kept, nb::handle readers,
+                   nb::handle ttl) {
+  const std::string key = to_text(name, "key");
   const pull::PutTerms terms = put_terms(readers, ttl, false);
   return put_outcome(without_gil([&]() -> Result<pull::PullMetadata> {
     if (self.device()) {
@@ -136,7 +138,8 @@ nb::tuple put_plan(PyPullConnector& self, std::string_view key, const KeptPlan& 
   }));
 }
 
-nb::tuple allocate(PyPullConnector& self, uint64_t bytes, nb::handle timeout) {
+nb::tuple allocate(PyPullConnector& self, nb::handle size, nb::handle timeout) {
+  const uint64_t bytes = to_bytes(size, "size");
   const Duration limit =
       timeout.is_none() ? self.connector().options().put_timeout : to_duration(timeout, "timeout");
   auto piece =
@@ -164,18 +167,21 @@ pull::GetTerms get_terms(nb::handle wait, nb::handle timeout) {
   return terms;
 }
 
-nb::tuple get_one(PyPullConnector& self, std::string_view key, nb::handle metadata, nb::handle wait,
+nb::tuple get_one(PyPullConnector& self, nb::handle name, nb::handle metadata, nb::handle wait,
                   nb::handle timeout) {
+  const std::string key = to_text(name, "key");
   const auto place = to_metadata(metadata);
   const pull::GetRequest request{key, place ? &*place : nullptr, {}};
   const pull::GetTerms terms = get_terms(wait, timeout);
   return get_outcome(self, without_gil([&] { return self.connector().get(request, terms); }));
 }
 
-nb::list get_many(PyPullConnector& self, const std::vector<std::string>& keys, nb::list metadata,
-                  nb::handle wait, nb::handle timeout) {
+nb::list get_many(PyPullConnector& self, nb::handle names, nb::handle metadata, nb::handle wait,
+                  nb::handle timeout) {
+  std::vector<std::string> keys;
+  for (const nb::handle one : items_of(names, "keys")) keys.push_back(to_text(one, "key"));
   std::vector<std::optional<pull::PullMetadata>> places;
-  for (const nb::handle one : metadata) places.push_back(to_metadata(one));
+  for (const nb::handle one : items_of(metadata, "metadata")) places.push_back(to_metadata(one));
   if (places.size() != keys.size()) {
     raise(Status(Reason::kInvalidArgument, "there must be metadata, or None, for each key"));
   }
@@ -251,7 +257,7 @@ void bind_pull_looks(nb::class_<PyPullConnector>& type) {
             const Duration limit = to_duration(timeout, "timeout");
             check(without_gil([&] { return self.connector().close(limit); }));
           },
-          nb::arg("timeout") = 5, nb::sig("def close(self, timeout: Timeout = 5) -> None"));
+          as_given("timeout") = 5, nb::sig("def close(self, timeout: Timeout = 5) -> None"));
 }
 
 }  // namespace
@@ -263,33 +269,34 @@ void bind_pull_connector(nb::module_& m) {
       "The core of stagelink.connectors.YuanrongTransferEngineConnector. Calls that may fail give "
       "(reason, message, value), where the reason is `ok` or why not.");
   type.def(nb::new_(&open_pull_connector), nb::arg("extra"), nb::arg("plane") = nb::none())
-      .def("put", &put_bytes, nb::arg("key"), nb::arg("data"), nb::arg("readers") = 1,
-           nb::arg("ttl") = nb::none(),
+      .def("put", &put_bytes, as_given("key"), as_given("data"), as_given("readers") = 1,
+           as_given("ttl") = nb::none(),
            nb::sig("def put(self, key: str, data: object, readers: int = 1, "
                    "ttl: Timeout | None = None) -> tuple[str, str, dict[str, Any] | None]"),
            "Offer the bytes of an object. A buffer of this connector's pool is offered as it is.")
-      .def("put_plan", &put_plan, nb::arg("key"), nb::arg("plan"), nb::arg("readers") = 1,
-           nb::arg("ttl") = nb::none(),
+      .def("put_plan", &put_plan, as_given("key"), nb::arg("plan"), as_given("readers") = 1,
+           as_given("ttl") = nb::none(),
            nb::sig("def put_plan(self, key: str, plan: EncodePlan, readers: int = 1, "
                    "ttl: Timeout | None = None) -> tuple[str, str, dict[str, Any] | None]"),
            "Write a payload's plan into the pool and offer it.")
       .def(
           "cleanup",
-          [](PyPullConnector& self, std::string_view key) {
+          [](PyPullConnector& self, nb::handle name) {
+            const std::string key = to_text(name, "key");
             return without_gil([&] { return self.connector().cleanup(key); });
           },
-          nb::arg("key"))
-      .def("allocate", &allocate, nb::arg("nbytes"), nb::arg("timeout") = nb::none(),
-           nb::sig("def allocate(self, nbytes: int, timeout: Timeout | None = None) "
+          as_given("key"), nb::sig("def cleanup(self, key: str) -> bool"))
+      .def("allocate", &allocate, as_given("size"), as_given("timeout") = nb::none(),
+           nb::sig("def allocate(self, size: Size, timeout: Timeout | None = None) "
                    "-> tuple[str, str, PullBuffer | None]"))
-      .def("get", &get_one, nb::arg("key"), nb::arg("metadata").none(), nb::arg("wait"),
-           nb::arg("timeout") = nb::none(),
+      .def("get", &get_one, as_given("key"), as_given("metadata"), as_given("wait"),
+           as_given("timeout") = nb::none(),
            nb::sig("def get(self, key: str, metadata: Mapping[str, Any] | None, wait: Timeout, "
                    "timeout: Timeout | None = None) -> tuple[str, str, Pulled | None]"),
            "Value: the buffer, whether it holds raw bytes, and the seconds of query, allocation, "
            "read and everything.")
-      .def("get_many", &get_many, nb::arg("keys"), nb::arg("metadata").none(), nb::arg("wait"),
-           nb::arg("timeout") = nb::none(),
+      .def("get_many", &get_many, as_given("keys"), as_given("metadata"), as_given("wait"),
+           as_given("timeout") = nb::none(),
            nb::sig("def get_many(self, keys: Sequence[str], "
                    "metadata: list[Mapping[str, Any] | None], wait: Timeout, "
                    "timeout: Timeout | None = None) -> list[tuple[str, str, Pulled | None]]"),
@@ -309,14 +316,18 @@ void bind_pull_connector(nb::module_& m) {
           nb::arg("corrupt"), "Count a get whose metadata, or whose payload, cannot be.")
       .def(
           "update_sender",
-          [](PyPullConnector& self, std::string_view host, uint16_t port) {
+          [](PyPullConnector& self, nb::handle host, nb::handle zmq_port) {
+            const std::string name = to_text(host, "sender_host");
+            const uint64_t port = to_integer(zmq_port, "sender_zmq_port", 1, UINT16_MAX);
             without_gil([&] {
-              self.connector().update_sender(host, port);
+              self.connector().update_sender(name, static_cast<uint16_t>(port));
               return 0;
             });
           },
-          nb::arg("host"), nb::arg("zmq_port"));
+          as_given("host"), as_given("zmq_port"),
+          nb::sig("def update_sender(self, host: str, zmq_port: int) -> None"));
   bind_pull_looks(type);
+  m.attr("MAX_READERS") = pull::kMaxReaders;
   m.def("pull_connector_options_text", &pull::pull_options_text,
         "The reference of a pull connector's options, in Markdown.");
   m.def(

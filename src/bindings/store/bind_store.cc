@@ -10,7 +10,6 @@
 #include "bindings/convert/convert.h"
 #include "bindings/convert/engine_arguments.h"
 #include "bindings/convert/gil.h"
-#include "bindings/convert/index_array.h"
 #include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/store/py_store.h"
@@ -31,7 +30,9 @@ const PyType_Slot kPieceSlots[] = {
 };
 
 std::string to_key(nb::handle key) {
-  if (PyUnicode_Check(key.ptr()) != 0) return nb::cast<std::string>(key);
+  if (PyUnicode_Check(key.ptr()) != 0 || PyObject_CheckBuffer(key.ptr()) == 0) {
+    return to_text(key, "key");
+  }
   const BytesView view(key, "key");
   return {reinterpret_cast<const char*>(view.bytes().data()), view.bytes().size()};
 }
@@ -91,7 +92,7 @@ PyView* get(PyStore& self, nb::handle key, nb::handle timeout) {
 
 nb::list get_many(PyStore& self, nb::handle keys, nb::handle timeout) {
   std::vector<std::string> names;
-  for (const nb::handle key : nb::iter(keys)) names.push_back(to_key(key));
+  for (const nb::handle key : items_of(keys, "keys")) names.push_back(to_key(key));
   const Duration limit = to_duration(timeout, "timeout");
   auto found = without_gil([&] { return self.store().get_many(names, limit); });
   nb::list out;
@@ -146,7 +147,7 @@ void bind_writer(nb::module_& m) {
             ObjectWriter& writer = self.writer();
             check(without_gil([&] { return writer.append(bytes); }));
           },
-          nb::arg("data"), nb::sig("def append(self, data: object) -> None"),
+          as_given("data"), nb::sig("def append(self, data: object) -> None"),
           "Copies bytes, an array or a tensor behind what was appended before.")
       .def("seal", &PyWriter::seal,
            "Publishes the object: gets find it from now on, and who waits for it is woken.")
@@ -196,23 +197,23 @@ void bind_view(nb::module_& m) {
 }
 
 void bind_data(nb::class_<PyStore>& type) {
-  type.def("create", &create, nb::arg("key"), nb::arg("size"), nb::arg("timeout") = 5,
-           nb::arg("ttl") = nb::none(),
+  type.def("create", &create, as_given("key"), as_given("size"), as_given("timeout") = 5,
+           as_given("ttl") = nb::none(),
            nb::sig("def create(self, key: str | typing_extensions.Buffer, size: Size, "
                    "timeout: Timeout = 5, ttl: Timeout | None = None) -> ObjectWriter"),
            "Begins a put. Waits up to `timeout` for space. `ttl`: how long the object lives; None "
            "for the store's default, 0 for ever.")
-      .def("put", &put, nb::arg("key"), nb::arg("data"), nb::arg("timeout") = 5,
-           nb::arg("ttl") = nb::none(),
+      .def("put", &put, as_given("key"), as_given("data"), as_given("timeout") = 5,
+           as_given("ttl") = nb::none(),
            nb::sig("def put(self, key: str | typing_extensions.Buffer, data: object, "
                    "timeout: Timeout = 5, ttl: Timeout | None = None) -> int"),
            "Copies bytes, an array or a tensor into the store. Gives the generation of the put.")
-      .def("get", &get, nb::arg("key"), nb::arg("timeout") = 0,
+      .def("get", &get, as_given("key"), as_given("timeout") = 0,
            nb::sig("def get(self, key: str | typing_extensions.Buffer, timeout: Timeout = 0) "
                    "-> ObjectView"),
            "The object, without a copy. Waits up to `timeout` for its put; looks once with 0. "
            "Raises NotFound, TimedOut, Superseded and others.")
-      .def("get_many", &get_many, nb::arg("keys"), nb::arg("timeout") = 0,
+      .def("get_many", &get_many, as_given("keys"), as_given("timeout") = 0,
            nb::sig("def get_many(self, keys: collections.abc.Iterable[str | "
                    "typing_extensions.Buffer], timeout: Timeout = 0) -> list[ObjectView | "
                    "BaseException]"),
@@ -224,7 +225,8 @@ void bind_data(nb::class_<PyStore>& type) {
             const std::string name = to_key(key);
             return unwrap(without_gil([&] { return self.store().exists(name); }));
           },
-          nb::arg("key"), nb::sig("def exists(self, key: str | typing_extensions.Buffer) -> bool"));
+          as_given("key"),
+          nb::sig("def exists(self, key: str | typing_extensions.Buffer) -> bool"));
 }
 
 void bind_upkeep(nb::class_<PyStore>& type) {
@@ -232,10 +234,10 @@ void bind_upkeep(nb::class_<PyStore>& type) {
           "erase",
           [](PyStore& self, nb::handle key, nb::handle generation) {
             const std::string name = to_key(key);
-            const uint64_t only = index_value(generation, "generation");
+            const uint64_t only = to_integer(generation, "generation", 0, UINT64_MAX);
             check(without_gil([&] { return self.store().erase(name, only); }));
           },
-          nb::arg("key"), nb::arg("generation") = 0,
+          as_given("key"), as_given("generation") = 0,
           nb::sig("def erase(self, key: str | typing_extensions.Buffer, generation: int = 0) -> "
                   "None"),
           "Also if there is none. With a generation, only that one is erased. Views stay.")
@@ -246,7 +248,7 @@ void bind_upkeep(nb::class_<PyStore>& type) {
             const Duration left = ttl.is_none() ? Duration(-1) : to_duration(ttl, "ttl");
             check(without_gil([&] { return self.store().expire(name, left); }));
           },
-          nb::arg("key"), nb::arg("ttl").none(),
+          as_given("key"), as_given("ttl"),
           nb::sig("def expire(self, key: str | typing_extensions.Buffer, ttl: Timeout | None) -> "
                   "None"),
           "The object goes `ttl` from now; None: never. Raises NotFound.")
@@ -275,7 +277,7 @@ void bind_store_closing(nb::class_<PyStore>& type) {
             const Duration limit = to_duration(timeout, "timeout");
             check(without_gil([&] { return self.store().close(limit); }));
           },
-          nb::arg("timeout") = 5, nb::sig("def close(self, timeout: Timeout = 5) -> None"),
+          as_given("timeout") = 5, nb::sig("def close(self, timeout: Timeout = 5) -> None"),
           "Ends what waits. Views stay valid. May be called again.")
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); },

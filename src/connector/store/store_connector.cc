@@ -103,6 +103,11 @@ void StoreConnector::refuse(const ObjectName& name, std::string_view why) {
       fmt::format("{} was not put: {}", shown(name.key()), escape_control(why)));
 }
 
+void StoreConnector::refuse_get(std::string_view why) {
+  metrics_.count_get(Reason::kInvalidArgument, 0);
+  log(LogLevel::kWarning, kConnectorLog, fmt::format("a get failed: {}", escape_control(why)));
+}
+
 Result<ObjectView> StoreConnector::get(const ObjectName& name, Duration timeout,
                                        const Interrupted& interrupted) {
   const std::string key = name.key();

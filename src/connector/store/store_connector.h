@@ -55,6 +55,8 @@ class StoreConnector {
 
   // A put that could not begin, for its payload has no form.
   void refuse(const ObjectName& name, std::string_view why);
+  // A get whose key cannot be.
+  void refuse_get(std::string_view why);
 
   // What a get gives: the view, or why there is none, which is counted; a miss is not logged, a
   // wait in vain is.

@@ -121,7 +121,7 @@ def test_what_was_not_put_is_reported_key_by_key_and_never_acknowledged() -> Non
     ("change", "reason"),
     [({"block_ids": [3, 9]}, "out_of_bounds"), ({"seq_len": 9}, "out_of_bounds"),
      ({"block_ids": []}, "out_of_bounds"), ({"seq_len": 0}, "out_of_bounds"),
-     ({"custom_metadata": {"x": {1, 2}}}, "system")],
+     ({"custom_metadata": {"x": {1, 2}}}, "invalid_argument")],
 )  # fmt: skip
 def test_a_request_that_cannot_be_sent_fails_with_its_reason(change: Any, reason: str) -> None:
     shelf = Shelf()
@@ -252,7 +252,7 @@ def test_ranks_that_do_not_all_receive_go_without_together() -> None:
      ({"rank_mapping": {"from_tp": 2}}, "needs both from_tp and to_tp"),
      ({"rank_mapping": {"from_tp": 3, "to_tp": 2}}, "must be divisible"),
      ({"recv_timout": 3}, "did you mean `recv_timeout`"), ({"recv_timeout": 0}, "more than 0"),
-     ({"window_size": 0}, "window_size is 0"), ({"send_queue": 0}, "send_queue is 0"),
+     ({"window_size": 0}, "window_size = 0"), ({"send_queue": 0}, "send_queue = 0"),
      ({"omni_to_stage": None}, "omni_to_stage"), ({"connector_config": {}}, "no `type`")],
 )  # fmt: skip
 def test_what_is_wrong_with_the_configuration_is_named(

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from stagelink import log_limit
-from stagelink.pull import YuanrongTransferEngineConnector
+from stagelink.pull import YuanrongTransferEngineConnector, log_limit
 
 _HERE: dict[str, Any] = {"host": "127.0.0.1", "memory_pool_size": 1 << 20}
 _FAILED = "transfer_engine get failed for"

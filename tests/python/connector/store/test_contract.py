@@ -63,7 +63,7 @@ def test_an_abort_deletes_what_was_put() -> None:
         one.cleanup("a", "0", "1")
         assert one.get("0", "1", "a") is None
         assert one.get("0", "2", "a") is not None
-        with pytest.raises(ValueError, match="both stages"):
+        with pytest.raises(ValueError, match="both from_stage and to_stage"):
             one.cleanup("a", "0")
         one.cleanup("never put")
         for chunk in range(3):
