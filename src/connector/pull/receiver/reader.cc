@@ -12,6 +12,8 @@ namespace {
 // Regions 0 and 1 of every session: the pools and the stamps.
 constexpr uint32_t kPoolIndex = 0;
 constexpr uint32_t kStampIndex = 1;
+// In one transfer of several claims; below what the engine takes at a time.
+constexpr size_t kMaxMergedRanges = 1 << 16;
 
 Duration time_left(const Deadline& deadline) noexcept {
   // Zero would stand for the engine's own timeout.
@@ -23,6 +25,45 @@ Status told(const Status& status, SenderLife& life) {
   if (status.scope() == Scope::kPeer || status.code() == Code::kNotRegistered) life.set_over();
   return status;
 }
+
+// A failure of one claim's ranges or time says nothing about those that were read with it.
+bool concerns_all(const Status& status) noexcept {
+  switch (status.scope()) {
+    case Scope::kPeer:
+    case Scope::kEngine: return true;
+    default: return status.code() == Code::kBusy || status.code() == Code::kCancelled;
+  }
+}
+
+// The arrays of a RangeList.
+struct ReadRanges {
+  std::vector<uint64_t> local_offsets, remote_offsets, sizes;
+  std::vector<uint32_t> local_regions, remote_regions;
+
+  size_t size() const noexcept { return sizes.size(); }
+  void add(uint32_t local_region, uint64_t local, uint32_t remote_region, uint64_t remote,
+           uint64_t bytes) {
+    local_regions.push_back(local_region);
+    local_offsets.push_back(local);
+    remote_regions.push_back(remote_region);
+    remote_offsets.push_back(remote);
+    sizes.push_back(bytes);
+  }
+  void append(const ReadRanges& other) {
+    for (size_t i = 0; i < other.size(); ++i) {
+      add(other.local_regions[i], other.local_offsets[i], other.remote_regions[i],
+          other.remote_offsets[i], other.sizes[i]);
+    }
+  }
+  void reserve(size_t count) {
+    for (auto* const numbers : {&local_offsets, &remote_offsets, &sizes}) numbers->reserve(count);
+    for (auto* const indices : {&local_regions, &remote_regions}) indices->reserve(count);
+  }
+  void clear() noexcept {
+    for (auto* const numbers : {&local_offsets, &remote_offsets, &sizes}) numbers->clear();
+    for (auto* const indices : {&local_regions, &remote_regions}) indices->clear();
+  }
+};
 
 }  // namespace
 
@@ -39,35 +80,49 @@ class Reader::Flight {
     }
   }
 
-  void start() {
-    if (!status_.ok() || sizes_.empty()) return;
-    if (claim_.home->plane != nullptr && !claim_.life->is_omni()) return read_by_plane();
+  // Whether there is something to read for it.
+  bool prepare_payload() {
+    if (!status_.ok() || ranges_.size() == 0) return false;
+    if (claim_.home->plane != nullptr && !claim_.life->is_omni()) {
+      read_by_plane();
+      return false;
+    }
     status_ = choose_session();
-    if (!status_.ok()) return;
-    submit({local_offsets_, remote_offsets_, sizes_, local_regions_,
-            claim_.life->is_omni() ? std::span<const uint32_t>() : remote_regions_});
+    return status_.ok();
   }
 
-  void start_stamp() {
-    if (!status_.ok() || claim_.life->is_omni()) return;
+  bool prepare_stamp() {
+    if (!status_.ok() || claim_.life->is_omni()) return false;
     auto slot = claim_.home->stamps->take();
     if (!slot.ok()) {
       status_ = slot.status();
-      return;
+      return false;
     }
     slot_ = *std::move(slot);
-    const uint64_t local = slot_.offset();
-    const uint64_t size = sizeof(Stamp);
+    ranges_.clear();
+    ranges_.add(kStampIndex, slot_.offset(), kStampIndex, claim_.body.stamp_offset, sizeof(Stamp));
     session_ = claim_.life->base_session();
-    submit({std::span(&local, 1), std::span(&claim_.body.stamp_offset, 1), std::span(&size, 1),
-            std::span(&kStampIndex, 1), std::span(&kStampIndex, 1)});
+    return true;
   }
 
-  void wait() {
-    if (!transfer_.has_value()) return;
-    status_ = told(transfer_->wait(), *claim_.life);
-    transfer_.reset();
+  const ReadRanges& ranges() const noexcept { return ranges_; }
+  const std::shared_ptr<Session>& session() const noexcept { return session_; }
+  const Deadline& deadline() const noexcept { return deadline_; }
+
+  // Ranges of this one and of others over the same session.
+  Result<Transfer> submit(const ReadRanges& ranges, const Deadline& deadline) const {
+    const bool by_address = claim_.life->is_omni();
+    return session_->read(
+        {ranges.local_offsets, ranges.remote_offsets, ranges.sizes, ranges.local_regions,
+         by_address ? std::span<const uint32_t>() : ranges.remote_regions},
+        time_left(deadline));
   }
+  void read_alone() {
+    auto transfer = submit(ranges_, deadline_);
+    end_with(transfer.ok() ? transfer->wait() : transfer.status());
+  }
+  // What became of its ranges.
+  void end_with(const Status& status) { status_ = told(status, *claim_.life); }
 
   // The outcome, once payload and stamp are there.
   ReadOutcome finish() {
@@ -98,11 +153,9 @@ class Reader::Flight {
       if (at < begin + piece.bytes) {
         const uint64_t within = at - begin;
         const uint64_t bytes = std::min(piece.bytes - within, part.into.size() - done);
-        local_offsets_.push_back(place.offset + done);
-        remote_offsets_.push_back(piece.offset + within);
-        sizes_.push_back(bytes);
-        local_regions_.push_back(place.region);
-        remote_regions_.push_back(piece.region == kPoolRegion ? kPoolIndex : piece.region + 2);
+        ranges_.add(place.region, place.offset + done,
+                    piece.region == kPoolRegion ? kPoolIndex : piece.region + 2,
+                    piece.offset + within, bytes);
         done += bytes;
         if (done == part.into.size()) break;
       }
@@ -155,24 +208,16 @@ class Reader::Flight {
     return {};
   }
 
-  void submit(const RangeList& ranges) {
-    auto transfer = session_->read(ranges, time_left(deadline_));
-    if (!transfer.ok()) {
-      status_ = told(transfer.status(), *claim_.life);
-    } else {
-      transfer_.emplace(*std::move(transfer));
-    }
-  }
-
   void read_by_plane() {
     std::vector<AddressedRange> ranges;
     const auto pool = reinterpret_cast<uint64_t>(claim_.home->pool->memory().data());
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      if (local_regions_[i] != kPoolIndex || remote_regions_[i] != kPoolIndex) {
+    for (size_t i = 0; i < ranges_.size(); ++i) {
+      if (ranges_.local_regions[i] != kPoolIndex || ranges_.remote_regions[i] != kPoolIndex) {
         status_ = Status(Reason::kUnsupported, "device memory is read from pool to pool");
         return;
       }
-      ranges.push_back({pool + local_offsets_[i], remote_offsets_[i], sizes_[i]});
+      ranges.push_back(
+          {pool + ranges_.local_offsets[i], ranges_.remote_offsets[i], ranges_.sizes[i]});
     }
     const auto sender = parse_endpoint(claim_.life->welcome().plane);
     status_ = sender.ok() ? claim_.home->plane->read(*sender, ranges, time_left(deadline_))
@@ -183,24 +228,89 @@ class Reader::Flight {
   ClaimState& claim_;
   const Deadline deadline_;
   Status status_;
-  std::vector<uint64_t> local_offsets_, remote_offsets_, sizes_;
-  std::vector<uint32_t> local_regions_, remote_regions_;
+  ReadRanges ranges_;                                  // Of the payload, then of the stamp.
   std::vector<std::shared_ptr<const Region>> locals_;  // From index 2 on.
   bool has_passing_regions_ = false;                   // Registered for this read alone.
   std::shared_ptr<Session> session_;
-  std::optional<Transfer> transfer_;
   StampSlot slot_;
 };
+
+// What is read over one session: the ranges of all its claims as one transfer, which ends with the
+// first of their ends. If that fails for a reason that is not everybody's, each is read by itself
+// and has an outcome of its own.
+class Reader::Trip {
+ public:
+  explicit Trip(Flight& first)
+      : flights_{&first}, ranges_(first.ranges().size()), deadline_(first.deadline()) {}
+
+  // False: not over this session, or there is no more room.
+  bool take(Flight& flight) {
+    const size_t more = flight.ranges().size();
+    if (flight.session() != flights_.front()->session() || ranges_ + more > kMaxMergedRanges) {
+      return false;
+    }
+    flights_.push_back(&flight);
+    ranges_ += more;
+    deadline_ = Deadline::earlier(deadline_, flight.deadline());
+    return true;
+  }
+
+  void start() {
+    ReadRanges merged;
+    merged.reserve(ranges_);
+    for (const Flight* const flight : flights_) merged.append(flight->ranges());
+    transfer_.emplace(flights_.front()->submit(merged, deadline_));
+  }
+
+  // When it returns, nothing touches the memory any more.
+  void wait() {
+    const Status status = transfer_->ok() ? (*transfer_)->wait() : transfer_->status();
+    transfer_.reset();
+    if (status.ok()) return;
+    for (Flight* const flight : flights_) {
+      if (flights_.size() == 1 || concerns_all(status) || flight->deadline().passed()) {
+        flight->end_with(status);
+      } else {
+        flight->read_alone();
+      }
+    }
+  }
+
+ private:
+  std::vector<Flight*> flights_;
+  size_t ranges_;
+  Deadline deadline_;
+  std::optional<Result<Transfer>> transfer_;
+};
+
+void Reader::fly(std::span<Flight* const> flights) {
+  if (flights.size() == 1) return flights.front()->read_alone();
+  std::vector<Trip> trips;
+  for (Flight* const flight : flights) {
+    const bool is_taken =
+        std::any_of(trips.rbegin(), trips.rend(), [&](Trip& trip) { return trip.take(*flight); });
+    if (!is_taken) trips.emplace_back(*flight);
+  }
+  for (Trip& trip : trips) trip.start();
+  for (Trip& trip : trips) trip.wait();
+}
 
 std::vector<ReadOutcome> Reader::read(std::span<const PartsOfClaim> reads,
                                       const Deadline& deadline) const {
   std::vector<Flight> flights;
   flights.reserve(reads.size());
   for (const PartsOfClaim& read : reads) flights.emplace_back(*this, read, deadline);
-  for (Flight& flight : flights) flight.start();
-  for (Flight& flight : flights) flight.wait();
-  for (Flight& flight : flights) flight.start_stamp();
-  for (Flight& flight : flights) flight.wait();
+  std::vector<Flight*> ready;
+  ready.reserve(flights.size());
+  for (Flight& flight : flights) {
+    if (flight.prepare_payload()) ready.push_back(&flight);
+  }
+  fly(ready);
+  ready.clear();
+  for (Flight& flight : flights) {
+    if (flight.prepare_stamp()) ready.push_back(&flight);
+  }
+  fly(ready);
   std::vector<ReadOutcome> outcomes;
   outcomes.reserve(flights.size());
   for (Flight& flight : flights) outcomes.push_back(flight.finish());

@@ -22,8 +22,8 @@ struct ReadOutcome {
   std::optional<uint64_t> sum;  // Of the whole payload, if its sender has told one.
 };
 
-// Reads claimed payloads: all of them at once, and behind each its stamp, which says whether the
-// bytes were still those of the claim.
+// Reads claimed payloads: all of them at once, and then their stamps, which say whether the bytes
+// were still those of the claims. Claims that are read over one session make one transfer.
 //
 // Thread-safety: all methods may run at the same time.
 class Reader {
@@ -38,6 +38,8 @@ class Reader {
 
  private:
   class Flight;
+  class Trip;
+  static void fly(std::span<Flight* const> flights);
   const std::shared_ptr<Home> home_;
   const RegisteredMemory& memory_;
 };
