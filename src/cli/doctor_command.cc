@@ -56,6 +56,7 @@ struct DoctorArguments {
   std::vector<std::string> logs;
   std::vector<std::string> only;
   std::string npus;
+  std::string python;
   std::vector<std::string> npu_peers;
   std::string timeout = "5s";
   std::string serve_for = "0s";
@@ -128,11 +129,13 @@ class Examination {
         subject_(subject),
         timeout_(timeout),
         npus_(npus),
-        host_(HostView::of_this_machine()),
+        host_(host_of(arguments)),
         progress_(!arguments.json) {}
 
   doctor::Report run() {
     report_.subject = subject_.name;
+    // Whatever is looked at: it says what is not.
+    report_.sections.push_back({"configuration", "Configuration", subject_.findings});
     add("addresses", "Addresses", [this] { return check_addresses(host_, subject_); });
     add("ports", "Ports", [this] { return check_ports(host_, subject_); });
     add("peers", "Peers", [this] { return check_peers(); });
@@ -142,7 +145,7 @@ class Examination {
     add("devices", "RDMA", [this] { return check_devices(host_); });
     add("npu", "Ascend NPUs", [this] { return check_npu(host_, subject_, npus_); });
     add("packages", "Libraries and packages",
-        [this] { return check_packages(host_, Deadline::in(timeout_)); });
+        [this] { return check_packages(host_, subject_, Deadline::in(timeout_)); });
     add("clock", "Clock", [this] { return doctor::check_clock(started_); });
     progress_.clear();
     return std::move(report_);
@@ -153,6 +156,16 @@ class Examination {
       "devices",   "npu",   "packages", "clock"};
 
  private:
+  static HostView host_of(const DoctorArguments& arguments) {
+    HostView host = HostView::of_this_machine();
+    if (arguments.python.empty()) return host;
+    host.python_asked = true;
+    const bool is_path = arguments.python.find('/') != std::string::npos;
+    if (!is_path) host.python = doctor::find_program(host.path, arguments.python);
+    if (is_path || host.python.empty()) host.python = arguments.python;
+    return host;
+  }
+
   template <typename Check>
   void add(std::string_view name, std::string_view title, Check check) {
     const auto& only = arguments_.only;
@@ -247,6 +260,8 @@ void add_options(CLI::App& command, DoctorArguments& arguments) {
   command.add_option("--npu", arguments.npus, "NPUs to look at, 0-3,6; default: all");
   command.add_option("--npu-peer", arguments.npu_peers,
                      "Device address to ping from each NPU, repeated");
+  command.add_option("--python", arguments.python,
+                     "Interpreter whose packages are looked at; default: python3");
   command.add_option("--only", arguments.only, "Run these families of checks alone, repeated")
       ->check(CLI::IsMember(Examination::kFamilies));
   command.add_option("--timeout", arguments.timeout, "Of each step of a check (default 5s)");

@@ -25,32 +25,13 @@ std::string environment(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-// lib/python3*/site-packages and its kin below a prefix.
-void add_packages_of(const std::string& prefix, std::vector<std::string>& out) {
-  for (const std::string& name : names_in(prefix + "/lib")) {
-    if (!name.starts_with("python3")) continue;
-    for (const char* folder : {"site-packages", "dist-packages"}) {
-      const std::string path = prefix + "/lib/" + name + "/" + folder;
-      std::error_code error;
-      if (fs::is_directory(path, error)) out.push_back(path);
-    }
-  }
-}
-
-// As the python3 that would be started now looks for packages, as far as folders tell.
-std::vector<std::string> folders_of_packages(const std::string& path) {
-  std::vector<std::string> out;
-  const std::string listed = environment("PYTHONPATH");
-  for (const std::string_view folder : split(listed, ':')) out.emplace_back(folder);
-  std::vector<std::string> prefixes;
-  if (std::string venv = environment("VIRTUAL_ENV"); !venv.empty()) prefixes.push_back(venv);
-  const std::string python = find_program(path, "python3");
-  if (!python.empty()) prefixes.push_back(fs::path(python).parent_path().parent_path().string());
-  prefixes.push_back("/usr/local");
-  if (std::string home = environment("HOME"); !home.empty()) prefixes.push_back(home + "/.local");
-  prefixes.push_back("/usr");
-  for (const std::string& prefix : prefixes) add_packages_of(prefix, out);
-  return out;
+// What `python3` starts, in an environment that was activated or not.
+std::string usual_python(const std::string& path) {
+  const std::string environment_of_python = environment("VIRTUAL_ENV");
+  std::string python;
+  if (!environment_of_python.empty())
+    python = find_program(environment_of_python + "/bin", "python3");
+  return python.empty() ? find_program(path, "python3") : python;
 }
 
 LocalAddress local_address(const ifaddrs& entry) {
@@ -89,7 +70,7 @@ std::vector<LocalAddress> local_addresses() {
 HostView HostView::of_this_machine() {
   HostView view;
   view.path = environment("PATH");
-  view.python_paths = folders_of_packages(view.path);
+  view.python = usual_python(view.path);
   view.addresses = local_addresses();
   return view;
 }

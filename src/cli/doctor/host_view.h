@@ -24,8 +24,9 @@ struct HostView {
   std::string dev = "/dev";
   std::string ascend = "/usr/local/Ascend";
   std::string shm = "/dev/shm";
-  std::string path;                       // Of programs, as in $PATH.
-  std::vector<std::string> python_paths;  // Folders with Python packages, first ones first.
+  std::string path;           // Of programs, as in $PATH.
+  std::string python;         // The interpreter whose packages count; empty: none.
+  bool python_asked = false;  // It was named by the user.
   std::vector<LocalAddress> addresses;
 
   static HostView of_this_machine();

@@ -7,9 +7,9 @@
 
 #include "base/text.h"
 #include "cli/config_check/pipeline_check.h"
-#include "cli/doctor/finding.h"
 #include "config/engine_config.h"
 #include "connector/omni_config/connector_names.h"
+#include "connector/omni_config/kv_maps.h"
 #include "connector/omni_config/ports.h"
 #include "connector/omni_config/transfer_config.h"
 #include "connector/omni_config/variables.h"
@@ -44,6 +44,8 @@ class PipelineReader {
 
   Status read() {
     SL_TRY(check_stage());
+    check_rank();
+    SL_ASSIGN(maps_, omni::kv_maps(config_));
     SL_ASSIGN(const auto ports, omni::port_plan(config_));
     for (const omni::PortUse& use : ports) add_listener(use);
     for (const omni::Edge& edge : config_.edges) {
@@ -65,6 +67,25 @@ class PipelineReader {
     return Status(Reason::kInvalidArgument,
                   fmt::format("--stage {}: the pipeline has the stages {}", request_.stage,
                               fmt::join(known, ", ")));
+  }
+
+  // A rank that one of the stages has is one of the pipeline.
+  void check_rank() {
+    if (!request_.rank.has_value()) return;
+    std::string known;
+    for (const omni::Stage& stage : config_.stages) {
+      if (!chosen(stage.id)) continue;
+      if (*request_.rank >= 0 && *request_.rank < stage.tensor_parallel) return;
+      known += fmt::format("{}stage {} has {}", known.empty() ? "" : ", ", stage.id,
+                           stage.tensor_parallel == 1
+                               ? std::string("rank 0 alone")
+                               : fmt::format("ranks 0 to {}", stage.tensor_parallel - 1));
+    }
+    out_.findings.push_back(
+        {Level::kError, "rank_unknown",
+         fmt::format("--rank {}: there is no such rank: {}", *request_.rank, known),
+         "Nothing below is about it: no port, no pool and no sender belongs to it.",
+         "Name one of these ranks, or correct tensor_parallel_size of the stage."});
   }
 
   bool chosen(const std::string& stage) const {
@@ -145,8 +166,14 @@ class PipelineReader {
     if (stated.empty() && base == 0) return {};  // It is told at run time.
     const auto purpose =
         from->sends_kv ? omni::PortPurpose::kKvTransfer : omni::PortPurpose::kRequestForwarding;
+    std::optional<pull::PullOptions> pull;
+    // Over the device network only NPUs can.
+    if (omni::is_pull_connector(edge.connector.name) && text_of(extra, "protocol") != "ascend") {
+      SL_ASSIGN(auto loaded, pull::load_pull_options(extra));
+      pull = std::move(loaded.options);
+    }
     for (int64_t rank = 0; rank < from->tensor_parallel; ++rank) {
-      if (request_.rank.has_value() && rank != *request_.rank) continue;
+      if (!is_asked(edge, rank)) continue;
       uint16_t port = 0;
       if (!stated.empty()) {
         SL_ASSIGN(const Endpoint endpoint, parse_endpoint("any:" + stated));
@@ -158,10 +185,25 @@ class PipelineReader {
       out_.peers.push_back({fmt::format("sender of {}, rank {}", edge_name(edge), rank),
                             {host, port},
                             Speaks::kZmq,
-                            !text_of(extra, "secret_file").empty()});
+                            !text_of(extra, "secret_file").empty(),
+                            pull});
       if (!stated.empty()) break;  // One port for all ranks.
     }
     return {};
+  }
+
+  // Whether the chosen rank gets something from that rank of the sender.
+  bool is_asked(const omni::Edge& edge, int64_t rank) const {
+    if (!request_.rank.has_value()) return true;
+    for (const omni::KvMap& map : maps_) {
+      if (&config_.edges[map.edge] != &edge) continue;
+      if (*request_.rank < 0 || *request_.rank > UINT32_MAX) return false;
+      const auto gets = map.map.gets(static_cast<uint32_t>(*request_.rank));
+      return gets.ok() && std::ranges::any_of(*gets, [rank](const kv::RankRoute& route) {
+               return route.rank == rank;
+             });
+    }
+    return rank == *request_.rank;
   }
 
   Status add_store(const omni::Edge& edge) {
@@ -190,6 +232,7 @@ class PipelineReader {
   const omni::OmniTransferConfig& config_;
   const SubjectRequest& request_;
   Subject& out_;
+  std::vector<omni::KvMap> maps_;
 };
 
 Status read_pipeline(const SubjectRequest& request, Subject& out) {

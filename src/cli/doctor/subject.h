@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "base/endpoint.h"
+#include "cli/doctor/finding.h"
+#include "connector/pull/options.h"
 #include "stagelink/engine_options.h"
 #include "stagelink/result.h"
 
@@ -26,7 +28,8 @@ struct PeerPlace {
   std::string who;  // "--peer", or the key of the configuration.
   Endpoint endpoint;
   Speaks speaks = Speaks::kAnything;
-  bool secret = false;  // This side will show one.
+  bool secret = false;                         // This side will show one.
+  std::optional<pull::PullOptions> pull = {};  // A receiver pulls from there with these.
 };
 
 // Memory that a process of the configuration will take.
@@ -44,6 +47,7 @@ struct Subject {
   std::vector<PeerPlace> peers;
   std::vector<MemoryNeed> memory;
   std::vector<std::string> ascend;  // Edges over the device network of NPUs.
+  std::vector<Finding> findings;    // What was asked for and is not in it.
 };
 
 struct SubjectRequest {

@@ -67,7 +67,7 @@ std::vector<Finding> judge_pulls(const std::vector<LogScan>& scans, size_t files
   }
   if (sent == 0 && pulled == 0) return {};
   if (sent > 0 && pulled == 0) {
-    return {{Level::kWarning, "never_pulled",
+    return {{files == 1 ? Level::kWarning : Level::kError, "never_pulled",
              fmt::format("`{}` {}, `{}` never: payloads were offered, and nobody read one", kSent,
                          times(sent), kPulled),
              "The sender's put() went well; the receiver's read failed, timed out, or never began.",
@@ -120,11 +120,15 @@ void LogScan::take_line(std::string_view line) {
     return line.find(text) != std::string_view::npos;
   };
   for (size_t at = 0; at < by_symptom_.size(); ++at) {
-    if (std::ranges::any_of(symptoms()[at].texts, has)) by_symptom_[at].add(line_, line);
+    const Symptom& symptom = symptoms()[at];
+    if (!std::ranges::any_of(symptom.texts, has)) continue;
+    if (std::ranges::none_of(symptom.unless, has)) by_symptom_[at].add(line_, line);
   }
   if (has(kSent)) sent_.add(line_, line);
   if (has(kPulled)) pulled_.add(line_, line);
-  if (has(kReceived)) received_.add(line_, line);
+  for (size_t at = 0; at < kArrived.size(); ++at) {
+    if (has(kArrived[at])) arrived_[at].add(line_, line);
+  }
   if (const auto reason = reason_in(line); reason.has_value()) {
     by_reason_[static_cast<size_t>(*reason)].add(line_, line);
   }
@@ -149,8 +153,9 @@ std::vector<Finding> LogScan::findings() const {
                    fmt::format("{}: {}", where(seen), seen.sample), std::string(advice.means),
                    std::string(advice.action)});
   }
-  if (received_.count > 0) {
-    out.push_back(fine(fmt::format("`{}`: {}", kReceived, where(received_))));
+  for (size_t at = 0; at < kArrived.size(); ++at) {
+    if (arrived_[at].count == 0) continue;
+    out.push_back(fine(fmt::format("`{}`: {}", kArrived[at], where(arrived_[at]))));
   }
   if (out.empty()) out.push_back(fine(counted(line_, "line") + ", and no known symptom"));
   return out;

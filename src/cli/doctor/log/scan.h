@@ -48,7 +48,7 @@ class LogScan {
   uint64_t line_ = 0;
   Sightings sent_;
   Sightings pulled_;
-  Sightings received_;
+  std::array<Sightings, kArrived.size()> arrived_;
   std::vector<Sightings> by_symptom_;
   std::array<Sightings, kReasonCount> by_reason_;
 };

@@ -8,39 +8,100 @@ namespace {
 
 using Texts = std::string_view;
 
-constexpr Texts kNoAddress[] = {"IPv4 device IP not found"};
+constexpr Texts kNoAddress[] = {"IPv4 device IP not found", "no ip was preset there"};
+constexpr Texts kLink[] = {"link status: DOWN"};
+constexpr Texts kHealth[] = {"net health status:"};
+constexpr Texts kHealthy[] = {"net health status: Success"};
+constexpr Texts kPing[] = {"% packet loss"};
+constexpr Texts kNoLoss[] = {" 0.00% packet loss", " 0% packet loss"};
 constexpr Texts kSetUp[] = {"P2PCommInitRootInfo failed", "ra init failed", "RA_QP_STATUS_TIMEOUT"};
 constexpr Texts kRuntime[] = {"fftsplus sdma error", "context is abort"};
+constexpr Texts kCpuPool[] = {"requires an NPU memory pool"};
+constexpr Texts kNoPackage[] = {"No module named 'yr", "Yuanrong is not available"};
 constexpr Texts kPull[] = {"transfer_engine get failed"};
-constexpr Texts kPool[] = {"MemoryError",          "OutOfMemory",    "out of memory",
-                           "Out of memory",        "pool exhausted", "pool is exhausted",
-                           "Memory pool exhausted"};
-constexpr Texts kPort[] = {"Address already in use"};
+constexpr Texts kPut[] = {"transfer_engine put failed"};
+constexpr Texts kPool[] = {"MemoryError",
+                           "OutOfMemory",
+                           "out of memory",
+                           "Out of memory",
+                           "ool exhausted",  // Of a pool or a Pool.
+                           "ool is exhausted",
+                           "bytes in receive pool",
+                           "Failed to allocate/register transfer_engine pool"};
+constexpr Texts kPort[] = {"Address already in use", "ZMQ bind failed on", "failed to bind ZMQ on"};
 constexpr Texts kDisk[] = {"No space left on device", "Bus error"};
 constexpr Texts kFiles[] = {"Too many open files"};
 
-constexpr std::array<Symptom, 8> kSymptoms = {{
-    {"npu_no_ipv4", kNoAddress, "An NPU has no IPv4 address on the device network (HCCN).",
+constexpr std::array<Symptom, 14> kSymptoms = {{
+    {"npu_no_ipv4",
+     kNoAddress,
+     {},
+     "An NPU has no IPv4 address on the device network (HCCN).",
      "hccn_tool -i ID -ip -g on every NPU that takes part, and give each an address; `stagelink "
      "doctor` does the looking."},
-    {"ascend_setup", kSetUp, "Ascend P2P, RDMA or the queue pair could not be set up.",
+    {"npu_link_down",
+     kLink,
+     {},
+     "An NPU has no link to the device network.",
+     "Look at the cable and at the switch's port: no transfer can pass before."},
+    {"npu_unhealthy", kHealth, kHealthy, "An NPU does not reach what its health check asks.",
+     "The gateway, the address of the check (hccn_tool -netdetect) and the switch."},
+    {"npu_ping_lost", kPing, kNoLoss, "Pings lose packets.",
+     "Mend the device network first (one network or a gateway, VLAN, switch); transfers fail "
+     "until no ping is lost."},
+    {"ascend_setup",
+     kSetUp,
+     {},
+     "Ascend P2P, RDMA or the queue pair could not be set up.",
      "Look first at device IPv4, link and pings between the devices (`stagelink doctor`), then try "
      "a minimal pair of the transfer engine outside vLLM."},
-    {"ascend_runtime", kRuntime,
+    {"ascend_runtime",
+     kRuntime,
+     {},
      "SDMA or FFTS failed in the NPU's runtime, often behind a P2P transfer that was not right.",
      "memory_pool_device: npu with protocol ascend; a smaller memory_pool_size if memory ran out; "
      "find the failing pair of NPUs with a demo of the transfer engine."},
-    {"pull_failed", kPull, "A receiver found the payload and could not read it.",
+    {"npu_pool",
+     kCpuPool,
+     {},
+     "Protocol ascend reads registered memory of NPUs alone.",
+     "memory_pool_device: npu; a pool of cpu memory goes with every other protocol."},
+    {"package_missing",
+     kNoPackage,
+     {},
+     "The transfer engine of Ascend is not installed for this interpreter.",
+     "pip install openyuanrong-datasystem, in the environment that runs the model."},
+    {"pull_failed",
+     kPull,
+     {},
+     "A receiver found the payload and could not read it.",
      "The rest of the line says why. Look at the network of the pair (`stagelink doctor --peer`), "
      "and whether the sender still lives."},
-    {"pool_full", kPool, "A transfer pool, or the memory it lies in, has no room.",
+    {"put_failed",
+     kPut,
+     {},
+     "A sender could not offer a payload: its receiver waits in vain.",
+     "The rest of the line says why; often the pool is too small."},
+    {"pool_full",
+     kPool,
+     {},
+     "A transfer pool, or the memory it lies in, has no room.",
      "Start with memory_pool_size: 1073741824 (1 GiB); 536870912 if the device runs out of memory; "
      "more for large KV payloads."},
-    {"port_in_use", kPort, "Somebody holds a port that a process wanted.",
+    {"port_in_use",
+     kPort,
+     {},
+     "Somebody holds a port that a process wanted.",
      "`stagelink doctor CONFIG` names the holder of each port of the configuration."},
-    {"shm_small", kDisk, "A file system is full; in a container mostly /dev/shm.",
+    {"shm_small",
+     kDisk,
+     {},
+     "A file system is full; in a container mostly /dev/shm.",
      "df -h /dev/shm; docker run --shm-size 8g or --ipc=host."},
-    {"nofile", kFiles, "The limit of open files was reached.",
+    {"nofile",
+     kFiles,
+     {},
+     "The limit of open files was reached.",
      "ulimit -n 65536, LimitNOFILE= in the unit."},
 }};
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -11,8 +12,9 @@ namespace stagelink::cli::doctor {
 
 // A text that logs show when something is wrong, and what it means.
 struct Symptom {
-  std::string_view cause;                   // For scripts.
-  std::span<const std::string_view> texts;  // Any of them, exactly so.
+  std::string_view cause;                    // For scripts.
+  std::span<const std::string_view> texts;   // Any of them, exactly so.
+  std::span<const std::string_view> unless;  // Not on a line that has one of these.
   std::string_view means;
   std::string_view action;
 };
@@ -21,7 +23,8 @@ std::span<const Symptom> symptoms() noexcept;
 // Lines of transfers that went well, and what each proves.
 inline constexpr std::string_view kSent = "KV transfer OK";
 inline constexpr std::string_view kPulled = "[YR GET]";
-inline constexpr std::string_view kReceived = "Successfully received KV cache";
+inline constexpr std::array<std::string_view, 3> kArrived = {"Successfully received KV cache",
+                                                             "Applied CFG KV caches", "[KV Reuse]"};
 
 // What a reason of ours asks for; empty for those that need a look at the message alone.
 struct Advice {

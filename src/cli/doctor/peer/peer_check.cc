@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/secret_file.h"
+#include "cli/doctor/peer/pull_probe.h"
 #include "cli/doctor/peer/throughput.h"
 #include "stagelink/version.h"
 
@@ -191,8 +192,48 @@ class PeerJudge {
         fmt::format("{}: ZeroMQ (ZMTP {}.{}, {})", who_, zmq.major, zmq.minor, zmq.mechanism)));
   }
 
+  void judge_registry() {
+    const HttpFacts& http = facts_.http;
+    if (place_.speaks == Speaks::kZmq) {
+      return error("peer_other", "a registry of embeddings answers where ZeroMQ is expected",
+                   "Registries speak HTTP; the connector's messages go to the ZeroMQ port.",
+                   "Name the port of the peer's connector (zmq_port) here, and the registry as "
+                   "remote_registry_url in the options of the encoder cache.");
+    }
+    if (http.lookup.reason() == Reason::kAuthentication) {
+      return error("peer_secret",
+                   place_.secret ? "a registry of embeddings, which has another secret"
+                                 : "a registry of embeddings, which asks for a secret",
+                   "It refuses whoever publishes or looks up without it (401).",
+                   "Give the registry (--secret-file) and its clients copies of one secret_file "
+                   "(here: option secret_file, or STAGELINK_SECRET_FILE).");
+    }
+    if (!http.lookup.ok()) {
+      return error("peer_broken",
+                   "a registry of embeddings, and a lookup failed: " + http.lookup.to_string(),
+                   "Consumers that ask it wait, or go without.",
+                   "Look at its log, and at the /healthz and /metrics pages.");
+    }
+    if (http.instance.empty()) {
+      out_.push_back(fine(who_ + ": a registry of embeddings (HTTP) of the original protocol"));
+      return;
+    }
+    out_.push_back(
+        fine(fmt::format("{}: a registry of embeddings (HTTP), instance {}", who_, http.instance)));
+  }
+
   void judge_other() {
     if (place_.speaks == Speaks::kOther) return;
+    if (facts_.http.registry) return judge_registry();
+    if (facts_.http.status != 0) {
+      return error("peer_other",
+                   fmt::format("an HTTP server answers, which is no registry of embeddings (status "
+                               "{}): `{}`",
+                               facts_.http.status, facts_.said),
+                   "Another program has that port.",
+                   "Compare with the address in the peer's log; a proxy or port forward in "
+                   "between?");
+    }
     error("peer_other",
           facts_.said.empty()
               ? std::string("it closes the connection without a word")
@@ -269,9 +310,15 @@ std::vector<Finding> check_peers(const HostView& host, const Subject& subject,
     options.timeout = limits.timeout;
     options.key = key->has_value() ? &**key : nullptr;
     options.speak = place.speaks != Speaks::kOther;
-    const PeerFacts facts = probe_peer(place.endpoint, options);
+    PeerFacts facts = probe_peer(place.endpoint, options);
+    if (facts.answer == Answer::kOther && facts.prompted) {
+      facts.http = probe_http(place.endpoint, subject.engine.secret_file, limits.timeout);
+    }
     for (Finding& finding : judge_peer(host, place, facts)) {
       out.push_back(std::move(finding));
+    }
+    if (facts.answer == Answer::kZmq && place.pull.has_value()) {
+      out.push_back(ask_pull_sender(name_of(place), place.endpoint, *place.pull, limits.timeout));
     }
     if (facts.answer != Answer::kEngine || !facts.greeted.ok()) continue;
     if (facts.welcome.has_value() && partner_memory(facts.welcome->name).has_value()) {

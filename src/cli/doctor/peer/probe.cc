@@ -170,6 +170,7 @@ class EngineTalk {
     const std::string begin = peek(fd_, 200);
     if (is_frame(begin)) return true;
     facts_.answer = Answer::kOther;
+    facts_.prompted = true;
     facts_.said = to_plain_text(begin.substr(0, begin.find_first_of("\r\n")), 80);
     return false;
   }

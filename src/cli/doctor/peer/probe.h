@@ -5,6 +5,7 @@
 
 #include "base/deadline.h"
 #include "base/endpoint.h"
+#include "cli/doctor/peer/http_probe.h"
 #include "stagelink/result.h"
 #include "wire/auth.h"
 #include "wire/hello.h"
@@ -34,7 +35,9 @@ struct PeerFacts {
   Duration connect_time{};
 
   Answer answer = Answer::kUntried;
-  std::string said;  // Of kOther: its first line.
+  std::string said;       // Of kOther: its first line.
+  bool prompted = false;  // It said it after our hello, not before: HTTP is worth a try.
+  HttpFacts http;
   ZmqGreeting zmq;
   // Of an engine.
   Status greeted;                        // Why it, or we, refuse.

@@ -1,124 +1,27 @@
-#include <algorithm>
-#include <cerrno>
+#include "unit/cli/doctor/command.h"
+
 #include <cstddef>
-#include <functional>
-#include <thread>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <nlohmann/json.hpp>
-#include <poll.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/unique_fd.h"
-#include "cli/commands.h"
 #include "cli/doctor/child.h"
-#include "cli/doctor/peer/probe.h"
-#include "cli/doctor/peer/throughput.h"
 #include "cli/doctor/subject.h"
-#include "connector/zmq/socket.h"
+#include "connector/pull/pull_connector.h"
 #include "engine/link/listen_socket.h"
 #include "stagelink/engine.h"
-#include "stagelink/version.h"
-#include "transport/blocking_frames.h"
-#include "unit/cli/doctor/tree.h"
 
 namespace stagelink::cli::doctor {
 namespace {
 
 using namespace std::chrono_literals;
-using Json = nlohmann::json;
-
-struct DoctorOutcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-
-  Json finding(std::string_view cause) const {
-    const Json report = Json::parse(out, nullptr, false);
-    for (const Json& finding : report.value("findings", Json::array())) {
-      if (finding["cause"] == cause) return finding;
-    }
-    ADD_FAILURE() << "no finding `" << cause << "` in " << out << err;
-    return {{"what", ""}, {"level", ""}, {"do", ""}};
-  }
-};
-
-DoctorOutcome doctor(std::vector<std::string> arguments) {
-  CLI::App app("test", "stagelink");
-  DoctorOutcome outcome;
-  add_doctor_command(app, outcome.exit_code);
-  arguments.insert(arguments.begin(), "doctor");
-  std::reverse(arguments.begin(), arguments.end());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    outcome.exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
-  std::fflush(stdout);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
-}
-
-EngineOptions engine_options(const Tree& tree, std::string name) {
-  EngineOptions options;
-  options.name = std::move(name);
-  options.runtime_dir = tree.path("run");
-  return options;
-}
-
-// Accepts one connection after the other and leaves each to `talk`, until it goes.
-class FakePeer {
- public:
-  explicit FakePeer(std::function<void(int fd)> talk) {
-    Endpoint bound;
-    auto socket = engine::listen_tcp_socket({"127.0.0.1", 0}, bound);
-    if (!socket.ok()) std::abort();
-    listener_ = *std::move(socket);
-    address_ = bound;
-    thread_ = std::thread([this, talk = std::move(talk)] {
-      for (;;) {
-        pollfd waiting{.fd = listener_.get(), .events = POLLIN, .revents = 0};
-        ::poll(&waiting, 1, -1);
-        const UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK));
-        if (!fd && errno != EAGAIN) return;
-        if (fd) talk(fd.get());
-      }
-    });
-  }
-  ~FakePeer() {
-    ::shutdown(listener_.get(), SHUT_RDWR);
-    thread_.join();
-  }
-  Endpoint endpoint() const { return address_; }
-  std::string address() const { return address_.to_string(); }
-
- private:
-  UniqueFd listener_;
-  Endpoint address_;
-  std::thread thread_;
-};
-
-void write_text(int fd, std::string_view text) {
-  (void)::send(fd, text.data(), text.size(), MSG_NOSIGNAL);
-}
-
-// Until the other side has closed.
-void drain(int fd) {
-  char byte = 0;
-  pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-  while (::poll(&waiting, 1, 10'000) > 0 && ::recv(fd, &byte, 1, 0) > 0) {
-  }
-}
 
 TEST(DoctorCommandTest, AGoodSetUpIsFine) {
   const Tree tree;
@@ -143,6 +46,25 @@ TEST(DoctorCommandTest, AWrongAddressIsNamed) {
   const auto peer = doctor({"--json", "--only", "peers", "--peer", "127.0.0.1:1"});
   EXPECT_EQ(peer.exit_code, kExitFailed);
   EXPECT_TRUE(contains(peer.finding("peer_refused")["what"].get<std::string>(), "127.0.0.1:1"));
+}
+
+// A host of its own with no way to any other.
+TEST(DoctorCommandTest, AnAddressThatNoWayLeadsToIsNamed) {
+  const auto run = [](const std::string& script) {
+    return run_program(
+        {"/usr/bin/unshare", "-Urn", "/bin/sh", "-c", script, STAGELINK_COMMAND, "10.9.8.7"},
+        Deadline::in(100s));
+  };
+  const auto possible = run("exit 7");
+  if (!possible.ok() || Result(possible)->exit_code != 7) {
+    GTEST_SKIP() << "no private network namespace here";
+  }
+  auto output = run("exec \"$0\" doctor --json --only peers --peer $1:5000");
+  ASSERT_TRUE(output.ok()) << output.status().to_string();
+  const DoctorOutcome peer{output->exit_code, output->text, {}};
+  EXPECT_EQ(peer.exit_code, kExitFailed);
+  const std::string what = peer.finding("peer_unreachable")["what"];
+  EXPECT_TRUE(contains(what, "10.9.8.7:5000: ")) << what;
 }
 
 TEST(DoctorCommandTest, AHeldPortIsNamedWithItsHolder) {
@@ -211,150 +133,6 @@ TEST(DoctorCommandTest, AForbiddenPtraceIsNamed) {
   EXPECT_TRUE(contains(finding["what"].get<std::string>(), "seccomp filter forbids")) << finding;
 }
 
-TEST(DoctorCommandTest, APeerOfAnotherVersionIsNamedWithBothVersions) {
-  const std::string ours = std::to_string(kProtocolMajor) + "." + std::to_string(kProtocolMinor);
-  // It refuses our hello with its own view of the two, or welcomes us and leaves it to us.
-  const FakePeer refuses([&](int fd) {
-    if (!transport::receive_frame(fd, Deadline::in(10s)).ok()) return;
-    const wire::Outcome outcome{Reason::kVersion,
-                                "hello speaks protocol " + ours + ", we speak 7.3"};
-    (void)transport::send_frame(fd, wire::FrameType::kRefuse, 0, wire::encode(outcome),
-                                Deadline::in(10s));
-    drain(fd);
-  });
-  const FakePeer welcomes([](int fd) {
-    if (!transport::receive_frame(fd, Deadline::in(10s)).ok()) return;
-    wire::Welcome welcome;
-    welcome.version = {7, 3};
-    (void)transport::send_frame(fd, wire::FrameType::kWelcome, 0, wire::encode(welcome),
-                                Deadline::in(10s));
-    drain(fd);
-  });
-  for (const std::string& address : {refuses.address(), welcomes.address()}) {
-    const auto outcome = doctor({"--json", "--only", "peers", "--peer", address});
-    EXPECT_EQ(outcome.exit_code, kExitFailed);
-    const std::string what = outcome.finding("peer_version")["what"];
-    EXPECT_TRUE(contains(what, "speaks protocol 7.3")) << what;
-    EXPECT_TRUE(contains(what, "this one " + ours)) << what;
-  }
-  EXPECT_EQ(version_in_refusal("hello speaks protocol 1.2, we speak 70000.1"), std::nullopt);
-  EXPECT_EQ(version_in_refusal("no version"), std::nullopt);
-}
-
-TEST(DoctorPeerTest, WhoeverElseAnswersIsToldApart) {
-  const FakePeer http([](int fd) {
-    char request[512];
-    pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
-    ::poll(&waiting, 1, 10'000);
-    (void)::recv(fd, request, sizeof request, 0);
-    write_text(fd, "HTTP/1.1 400 Bad Request\r\n\r\n");
-    drain(fd);
-  });
-  const FakePeer ssh([](int fd) {
-    write_text(fd, "SSH-2.0-OpenSSH_9.2\r\n");
-    drain(fd);
-  });
-  const FakePeer silent([](int fd) { drain(fd); });
-  const FakePeer rude([](int) {});
-  const auto looked = [](const FakePeer& peer) {
-    return doctor({"--json", "--only", "peers", "--timeout", "300ms", "--peer", peer.address()});
-  };
-  EXPECT_TRUE(contains(looked(http).finding("peer_other")["what"].get<std::string>(),
-                       "`HTTP/1.1 400 Bad Request`"));
-  EXPECT_TRUE(contains(looked(ssh).finding("peer_other")["what"].get<std::string>(),
-                       "`SSH-2.0-OpenSSH_9.2`"));
-  EXPECT_TRUE(
-      contains(looked(silent).finding("peer_silent")["what"].get<std::string>(), "nothing"));
-  EXPECT_TRUE(contains(looked(rude).finding("peer_other")["what"].get<std::string>(), "closes"));
-}
-
-TEST(DoctorPeerTest, ASecretOnOneSideAloneIsNamed) {
-  const Tree tree;
-  const std::string secret = tree.write("secret", std::string(32, 's'));
-  const std::string other = tree.write("other", std::string(32, 'o'));
-  for (const std::string& file : {secret, other}) {
-    std::filesystem::permissions(file, std::filesystem::perms::owner_read);
-  }
-  EngineOptions options = engine_options(tree, "with");
-  options.secret_file = secret;
-  auto with = Engine::create(options);
-  ASSERT_TRUE(with.ok());
-  auto without = Engine::create(engine_options(tree, "without"));
-  ASSERT_TRUE(without.ok());
-  const auto looked = [](const Engine& engine, const std::string& file) {
-    return doctor({"--json", "--only", "peers", "--peer", engine.address(), "--option",
-                   "secret_file=" + file});
-  };
-  EXPECT_EQ(looked(**with, secret).exit_code, kExitOk);
-  EXPECT_EQ(looked(**with, "").finding("peer_secret")["level"], "error");
-  EXPECT_EQ(looked(**with, other).finding("peer_secret")["level"], "error");
-  EXPECT_EQ(looked(**without, secret).finding("peer_secret")["level"], "error");
-  EXPECT_EQ(looked(**without, tree.path("none")).finding("secret_file")["level"], "error");
-}
-
-TEST(DoctorPeerTest, AnEngineThatTakesNoPeersFromAfarSaysWhy) {
-  const Tree tree;
-  EngineOptions options = engine_options(tree, "local");
-  options.transports = {"shm", "unix"};
-  auto engine = Engine::create(options);
-  ASSERT_TRUE(engine.ok());
-  const auto outcome = doctor({"--json", "--only", "peers", "--peer", (*engine)->address()});
-  const std::string what = outcome.finding("peer_refuses")["what"];
-  EXPECT_TRUE(contains(what, "tcp is not among")) << what;
-}
-
-TEST(DoctorPeerTest, ZeroMqIsKnownByItsGreeting) {
-  auto library = zmq::Library::load();
-  if (!library.ok()) GTEST_SKIP() << library.status().to_string();
-  auto context = zmq::Context::create(*library);
-  ASSERT_TRUE(context.ok());
-  zmq::BindOptions options;
-  options.host = "127.0.0.1";
-  auto router = zmq::Router::bind(*context, options);
-  ASSERT_TRUE(router.ok()) << router.status().to_string();
-  const auto facts = probe_peer(router->endpoint(), {});
-  EXPECT_EQ(facts.answer, Answer::kZmq);
-  EXPECT_EQ(facts.zmq.major, 3);
-  EXPECT_EQ(facts.zmq.mechanism, "NULL");
-  EXPECT_GT(facts.path_mtu, 1280);
-}
-
-TEST(DoctorPeerTest, ThroughputIsMeasuredAgainstAnotherDoctor) {
-  const Tree tree;
-  EngineOptions options = engine_options(tree, "");
-  auto partner = Partner::create(options);
-  ASSERT_TRUE(partner.ok()) << partner.status().to_string();
-  const auto address = parse_endpoint((*partner)->address());
-  options.name = "guest";
-  for (const char* transport : {"unix", "tcp"}) {
-    options.transports = {transport};
-    auto measured = measure_throughput(options, *address, 1s, 32 << 20);
-    ASSERT_TRUE(measured.ok()) << measured.status().to_string();
-    EXPECT_EQ(measured->route, transport);
-    EXPECT_GE(measured->bytes, 32U << 20);
-    EXPECT_LE(measured->bytes, 48U << 20);  // One read beyond it at most.
-  }
-  auto engine = Engine::create(engine_options(tree, "at work"));
-  ASSERT_TRUE(engine.ok());
-  options.transports = {"unix", "tcp"};
-  const auto refused = measure_throughput(options, *parse_endpoint((*engine)->address()), 1s, 1);
-  EXPECT_EQ(refused.status().reason(), Reason::kUnsupported);
-}
-
-TEST(DoctorPeerTest, WhatAPartnerTellsIsBounded) {
-  const auto told = partner_memory(partner_name({0x7f0000001000, 4096}));
-  ASSERT_TRUE(told.has_value());
-  EXPECT_EQ(told->address, 0x7f0000001000U);
-  EXPECT_EQ(told->bytes, 4096U);
-  EXPECT_TRUE(partner_memory("stagelink-doctor 1 67108864").has_value());
-  for (const char* wrong :
-       {"decode-0", "stagelink-doctor ", "stagelink-doctor 1", "stagelink-doctor x 1",
-        "stagelink-doctor 1 0", "stagelink-doctor 1 67108865", "stagelink-doctor 1 1 ",
-        "stagelink-doctor 1 99999999999999999999"}) {
-    EXPECT_FALSE(partner_memory(wrong).has_value()) << wrong;
-  }
-}
-
 constexpr const char* kPipeline = R"(
 connectors:
   te:
@@ -405,6 +183,76 @@ TEST(DoctorPipelineTest, PoolsOfAllWorkersOfAStageAreAddedUp) {
   EXPECT_EQ(needed("0", 1), 1U);
 }
 
+TEST(DoctorPipelineTest, ARankThatNoStageHasIsAFindingWhateverIsLookedAt) {
+  const Tree tree;
+  const std::string file = tree.write("p.yaml", pipeline_of("auto"));
+  for (const std::vector<std::string>& asked : {std::vector<std::string>{"--rank", "2"},
+                                                {"--rank", "1", "--stage", "1"},
+                                                {"--rank", "-1", "--stage", "0"}}) {
+    std::vector<std::string> arguments = {file, "--json", "--only", "clock"};
+    arguments.insert(arguments.end(), asked.begin(), asked.end());
+    const auto outcome = doctor(arguments);
+    EXPECT_EQ(outcome.exit_code, kExitFailed) << asked[1];
+    const Json finding = outcome.finding("rank_unknown");
+    EXPECT_EQ(finding["level"], "error");
+    EXPECT_TRUE(contains(finding["what"].get<std::string>(), "--rank " + asked[1])) << finding;
+  }
+  const auto both = doctor({file, "--json", "--only", "clock", "--rank", "2"});
+  EXPECT_TRUE(contains(both.finding("rank_unknown")["what"].get<std::string>(),
+                       "stage 0 has ranks 0 to 1, stage 1 has rank 0 alone"));
+  EXPECT_EQ(doctor({file, "--only", "clock", "--rank", "1"}).exit_code, kExitOk);
+}
+
+TEST(DoctorPipelineTest, OfSeveralSendersARankIsToldThoseThatItReads) {
+  const Tree tree;
+  std::string text = pipeline_of("auto");
+  text.replace(text.find("  - stage_id: 1\n"), 16,
+               "  - stage_id: 1\n    engine_args: {tensor_parallel_size: 2}\n");
+  text.replace(text.find("tensor_parallel_size: 2\n"), 23, "tensor_parallel_size: 4");
+  auto subject =
+      load_subject({.file = tree.write("p.yaml", text), .stage = "1", .rank = int64_t{1}});
+  ASSERT_TRUE(subject.ok()) << subject.status().to_string();
+  ASSERT_EQ(subject->peers.size(), 2U);  // Four ranks send to two.
+  EXPECT_EQ(subject->peers[0].endpoint.port, 21051 + 100 + 2 * 16);
+  EXPECT_EQ(subject->peers[1].endpoint.port, 21051 + 100 + 3 * 16);
+}
+
+// Control and data of a sender that works, and of one that a receiver cannot get from.
+TEST(DoctorPipelineTest, SendersAreAskedAsTheirReceiversWould) {
+  const Tree tree;
+  pull::PullOptions options;
+  options.host = "127.0.0.1";
+  options.memory_pool_size = 1 << 20;
+  options.runtime_dir = tree.path("run");
+  auto sender = pull::PullConnector::create(options);
+  ASSERT_TRUE(sender.ok()) << sender.status().to_string();
+  // A map as in a file, whose place of a sender is the one above.
+  std::string text = pipeline_of("tcp");
+  text.replace(text.find("sender_host: 127.0.0.1"), 22,
+               fmt::format("sender_host: 127.0.0.1, sender_zmq_port: {}, runtime_dir: {}",
+                           (*sender)->connection_info().zmq_port, tree.path("run")));
+  const std::string file = tree.write("p.yaml", text);
+  const auto looked = [](const std::string& pipeline) {
+    return doctor({pipeline, "--json", "--only", "peers", "--stage", "1"});
+  };
+  const auto good = looked(file);
+  EXPECT_EQ(good.exit_code, kExitOk) << good.out << good.err;
+  EXPECT_TRUE(contains(good.out, "which answers; its pool can be reached")) << good.out;
+  EXPECT_EQ((*sender)->health().errors, 0U);
+
+  // Its engine listens to processes of this host alone, as the port of a firewalled one.
+  options.protocol = "shm";
+  auto closed = pull::PullConnector::create(options);
+  ASSERT_TRUE(closed.ok()) << closed.status().to_string();
+  std::string other = text;
+  const std::string port = std::to_string((*sender)->connection_info().zmq_port);
+  other.replace(other.find(port), port.size(),
+                std::to_string((*closed)->connection_info().zmq_port));
+  const auto bad = looked(tree.write("q.yaml", other));
+  EXPECT_EQ(bad.exit_code, kExitFailed) << bad.out;
+  EXPECT_EQ(bad.finding("peer_pull")["level"], "error");
+}
+
 TEST(DoctorPipelineTest, APortThatIsAnyFreeOneStillHasAnAddress) {
   const Tree tree;
   std::string text = pipeline_of("auto");
@@ -450,6 +298,32 @@ TEST(DoctorCommandTest, ALogIsExplainedFromStandardInputToo) {
   const DoctorOutcome outcome{output->exit_code, output->text, {}};
   EXPECT_EQ(outcome.exit_code, kExitFailed);
   EXPECT_TRUE(contains(outcome.finding("ascend_setup")["what"].get<std::string>(), "line 2"));
+}
+
+// Where the package lies beside no list of installed ones, as in a build folder.
+TEST(DoctorCommandTest, ThePackagesAreThoseThatTheUsersPythonWouldImport) {
+  const Tree tree;
+  HostView machine = HostView::of_this_machine();
+  if (machine.python.empty()) GTEST_SKIP() << "there is no python3 here";
+  tree.write("good/stagelink/__init__.py", "__version__ = '0.0.7'\n");
+  tree.write("bad/stagelink/__init__.py", "raise ImportError('libnone.so.1: no such file')\n");
+  const auto looked = [&](const std::string& folder) {
+    auto output = run_program(
+        {"/usr/bin/env", "PYTHONPATH=" + tree.path(folder), STAGELINK_COMMAND, "doctor", "--json",
+         "--only", "packages", "--timeout", "60s", "--python", machine.python},
+        Deadline::in(100s));
+    EXPECT_TRUE(output.ok()) << output.status().to_string();
+    return DoctorOutcome{output->exit_code, output->text, {}};
+  };
+  const DoctorOutcome good = looked("good");
+  EXPECT_EQ(good.exit_code, kExitOk);
+  EXPECT_TRUE(contains(good.finding("package_version")["what"].get<std::string>(),
+                       "stagelink is 0.0.7, this command is"));
+  const DoctorOutcome bad = looked("bad");
+  EXPECT_EQ(bad.exit_code, kExitFailed);
+  const std::string what = bad.finding("package_broken")["what"];
+  EXPECT_TRUE(contains(what, tree.path("bad/stagelink"))) << what;
+  EXPECT_TRUE(contains(what, "ImportError: libnone.so.1: no such file")) << what;
 }
 
 TEST(DoctorCommandTest, ServingEndsByItself) {

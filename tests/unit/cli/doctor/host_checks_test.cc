@@ -13,6 +13,7 @@
 #include "cli/doctor/permissions.h"
 #include "cli/doctor/ports.h"
 #include "engine/link/listen_socket.h"
+#include "integration/support/eventually.h"
 #include "unit/cli/doctor/tree.h"
 
 namespace stagelink::cli::doctor {
@@ -271,24 +272,56 @@ TEST(DoctorNpuTest, IdsAreListsAndRanges) {
   }
 }
 
-TEST(DoctorPackagesTest, VersionsAreReadFromTheNamesOfFiles) {
+// What an interpreter says of packages, in place of one.
+constexpr const char* kFakePython = R"(
+printf 'python\t3.11.2\t/opt/env/bin/python3\t\n'
+printf 'a line that a package prints\nwith\ttabs\n'
+printf 'stagelink\t0.0.1\t/opt/s/__init__.py\t\n'
+printf 'vllm\t0.19.1+cpu\t/opt/v/__init__.py\t\n'
+printf 'vllm-omni\t\t\t\n'
+printf 'pyzmq\t\t/opt/zmq/__init__.py\t\n'
+)";
+
+TEST(DoctorPackagesTest, VersionsAreThoseThatTheInterpreterFinds) {
   const Tree tree;
-  tree.write("site-packages/openyuanrong_datasystem-0.8.1.dist-info/METADATA", "");
-  tree.write("site-packages/vllm-0.19.1+cpu.dist-info/METADATA", "");
-  tree.write("site-packages/vllm_ascend-1.0.dist-info/METADATA", "");
-  tree.write("site-packages/pyzmq-26.0.0-py3.11.egg-info", "");
-  const std::vector<std::string> folders = {tree.path("none"), tree.path("site-packages")};
-  EXPECT_EQ(python_package(folders, "openyuanrong-datasystem"), "0.8.1");
-  EXPECT_EQ(python_package(folders, "vllm"), "0.19.1+cpu");
-  EXPECT_EQ(python_package(folders, "PyZMQ"), "26.0.0");
-  EXPECT_EQ(python_package(folders, "vllm-omni"), "");
+  tree.program("bin/python3", kFakePython);
   tree.program("bin/etcd", "echo 'etcd Version: 3.5.1'\n");
-  const auto findings = check_packages(tree.view(), Deadline::in(10s));
-  EXPECT_TRUE(contains(with_cause(findings, "package_version").what, "tested with 0.32"));
-  EXPECT_TRUE(contains(with_cause(findings, "package_missing").what, "vllm-omni"));
-  EXPECT_TRUE(std::ranges::any_of(findings, [](const Finding& finding) {
-    return contains(finding.what, "etcd Version: 3.5.1");
-  }));
+  const auto findings = check_packages(tree.view(), {}, Deadline::in(10s));
+  const auto says = [&findings](std::string_view text) {
+    return std::ranges::any_of(
+        findings, [text](const Finding& finding) { return contains(finding.what, text); });
+  };
+  EXPECT_TRUE(says("Python 3.11.2 (/opt/env/bin/python3)"));
+  EXPECT_EQ(with_cause(findings, "package_version").level, Level::kWarning);  // Ours differs.
+  EXPECT_TRUE(says("The Python package stagelink is 0.0.1, this command is "));
+  EXPECT_TRUE(says("vllm 0.19.1+cpu (for ")) << "tested with 0.32";
+  EXPECT_TRUE(says("pyzmq of an unknown version"));
+  EXPECT_TRUE(says("etcd Version: 3.5.1"));
+  const Finding missing = with_cause(findings, "package_missing");
+  EXPECT_EQ(missing.what,
+            "/opt/env/bin/python3 does not find the packages vllm-omni, openyuanrong-datasystem, "
+            "torch.");
+  // A configuration that needs one of them says so.
+  Subject subject;
+  subject.ascend = {"edge 0->1 (Y)"};
+  const auto needed = check_packages(tree.view(), subject, Deadline::in(10s));
+  EXPECT_EQ(with_cause(needed, "package_missing").level, Level::kError);
+  EXPECT_TRUE(contains(with_cause(needed, "package_missing").what, "edge 0->1 (Y)"));
+}
+
+TEST(DoctorPackagesTest, AnInterpreterThatDoesNotAnswerIsAnErrorOnlyIfItWasNamed) {
+  const Tree tree;
+  HostView host = tree.view();
+  EXPECT_EQ(with_cause(check_packages(host, {}, Deadline::in(10s)), "python_missing").level,
+            Level::kNote);
+  host.python_asked = true;
+  const Finding none = with_cause(check_packages(host, {}, Deadline::in(10s)), "python_missing");
+  EXPECT_EQ(none.level, Level::kError);
+  EXPECT_TRUE(contains(none.what, tree.path("bin/python3"))) << none.what;
+  tree.program("bin/python3", "echo no module encodings >&2\nexit 1\n");
+  EXPECT_TRUE(
+      contains(with_cause(check_packages(host, {}, Deadline::in(10s)), "python_missing").what,
+               "it ended with 1: no module encodings"));
 }
 
 TEST(DoctorClockTest, AClockThatIsWrongOrJumpsIsTold) {
@@ -311,9 +344,11 @@ TEST(DoctorChildTest, AProgramIsKilledWithWhatItHasStarted) {
   EXPECT_EQ(run_program({program}, Deadline::in(500ms)).status().code(), Code::kTimedOut);
   const auto pid = read_number(tree.path("pid"));
   if (!pid.has_value()) GTEST_SKIP() << "the machine was too busy to start it in time";
-  // It may be a zombie until init has reaped it.
-  const std::string state = read_text("/proc/" + std::to_string(*pid) + "/stat").value_or(" Z ");
-  EXPECT_TRUE(contains(state, " Z ")) << state;
+  // The signal is on its way; then it may be a zombie until init has reaped it.
+  const auto state = [&pid] {
+    return read_text("/proc/" + std::to_string(*pid) + "/stat").value_or(" Z ");
+  };
+  EXPECT_TRUE(test::eventually([&] { return contains(state(), " Z "); })) << state();
 }
 
 TEST(DoctorChildTest, OutputIsCutAndExitCodesAreTold) {

@@ -45,7 +45,7 @@ class Tree {
     host.ascend = path("Ascend");
     host.shm = root_;
     host.path = path("bin") + ":/usr/bin:/bin";
-    host.python_paths = {path("site-packages")};
+    host.python = path("bin/python3");
     return host;
   }
 
