@@ -32,6 +32,16 @@ def expected(alone: EngineProcess) -> list[list[int]]:
     ]
 
 
+def test_one_engine_gives_the_same_prompt_the_same_tokens(alone: EngineProcess) -> None:
+    """Else nothing here could be compared."""
+    alone.wait_ready()
+    first, second, other = (
+        alone.run(Job(name, prompt(seed, 300), TOKENS)).tokens
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert first == second != other
+
+
 def pair(
     models: Path, engines: Engines, transport: str, read_mode: bool
 ) -> tuple[Setup, EngineProcess, Setup, EngineProcess]:
