@@ -1318,6 +1318,20 @@ class EncoderCacheProducer:
 
     def __init__(self, extra: str) -> None: ...
 
+    def push(self, transfer_id: str, consumer_zmq: str, mm_hash: str, info: tuple[int, Sequence[int], str]) -> bool:
+        """
+        Announce (nbytes, shape, dtype) to its consumer, which gets it once it is saved. Never waits. False: it is among the failures.
+        """
+
+    def give_up(self, mm_hash: str, why: str) -> None:
+        """It will not be saved: tell who was promised it."""
+
+    def cancel_push(self, transfer_id: str) -> None:
+        """Nobody wants it any more."""
+
+    def take_push_failures(self) -> list[tuple[str, str, str]]:
+        """transfer_id, mm_hash and why, since the last look."""
+
     def save(self, mm_hash: str, shape: Sequence[int], dtype: str, data: Any) -> bool:
         """Copy and publish. False: it was not saved; why is logged and counted."""
 
@@ -1349,6 +1363,12 @@ class EncoderCacheFetcher:
     def want(self, mm_hash: str) -> None:
         """Seek it from now on; never waits."""
 
+    def expect(self, mm_hash: str, transfer_id: str) -> None:
+        """A producer was told to push it under this transfer; never waits."""
+
+    def refuse(self, transfer_id: str) -> None:
+        """Its request needs no push."""
+
     def look(self, mm_hash: str) -> tuple[str, str, EmbeddingPlace | None]:
         """State, why it is missing, and where a ready one lies."""
 
@@ -1357,6 +1377,9 @@ class EncoderCacheFetcher:
 
     def handed_on(self, mm_hash: str) -> None:
         """The workers will get it; forget it here."""
+
+    @property
+    def consumer_zmq(self) -> str: ...
 
     def count_fallback(self) -> None: ...
 

@@ -67,6 +67,48 @@ def test_vllms_own_connector_works_over_our_engine(engines: Engines, llava: Path
     assert moved > 0, "the embedding came another way"
 
 
+def test_what_is_pushed_is_what_the_model_uses(engines: Engines, llava: Path) -> None:
+    """Without a registry: requests name the consumer, whose request waits for the push."""
+    port = free_ports(1)[0]
+    extra = {"ec_mode": "push", "zmq_port": port, "reservation_ttl": "1s"}
+    mono = engines.start("mono", CacheSetup(llava))
+    producer = engines.start("producer", CacheSetup(llava, "ec_producer", extra))
+    consumer = engines.start("consumer", CacheSetup(llava, "ec_consumer", extra))
+    for engine in (mono, producer, consumer):
+        engine.wait_ready()
+
+    def leg(name: str, image: int, transfer: str) -> Job:
+        job = picture_job(name, image)
+        items = [{"transfer_id": transfer}]
+        job.ec_params = {"consumer_zmq": f"tcp://127.0.0.1:{port}", "ec_items": items}
+        return job
+
+    consumer.submit(leg("r1", 1, "tx-1"))  # Waits before anybody encodes.
+    producer.run(leg("r1", 1, "tx-1"))
+    tokens = consumer.outcome("r1").tokens
+    assert tokens == mono.run(picture_job("m1", 1)).tokens and len(tokens) == 8
+    assert consumer.until(caches.has_no_reservations)
+    usage = consumer.call(caches.fetcher_usage)
+    assert usage["loads"] == {"ok": 1} and usage["fallbacks"] == 0
+    assert producer.call(caches.producer_usage)["pushes"] == {"ok": 1}
+    # Encoded first, asked for later.
+    producer.run(leg("r2", 2, "tx-2"))
+    assert consumer.run(leg("r2", 2, "tx-2")).tokens == mono.run(picture_job("m2", 2)).tokens
+    # The control: zeros in its place are other tokens.
+    consumer.call(caches.zero_loads)
+    producer.run(leg("r3", 3, "tx-3"))
+    assert consumer.run(leg("r3", 3, "tx-3")).tokens != mono.run(picture_job("m3", 3)).tokens
+    # What is announced and never comes is encoded here, as soon as its producer is missed.
+    producer.call(caches.announce_only)
+    consumer.submit(leg("r4", 4, "tx-4"))
+    producer.run(leg("r4", 4, "tx-4"))
+    assert consumer.until(caches.has_reservations)
+    producer.kill()
+    assert consumer.outcome("r4").tokens == mono.run(picture_job("m4", 4)).tokens
+    usage = consumer.call(caches.fetcher_usage)
+    assert usage["fallbacks"] == 1 and usage["pushes"]["expired"] == 1
+
+
 @dataclass
 class Trio:
     mono: EngineProcess

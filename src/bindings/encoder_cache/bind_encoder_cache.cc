@@ -99,6 +99,13 @@ std::vector<uint64_t> to_shape(nb::handle shape) {
   return {dims.values().begin(), dims.values().end()};
 }
 
+nb::list fields_of(nb::handle object, const char* name, std::string_view all, size_t count) {
+  const nb::list fields = items_of(object, name);
+  if (fields.size() == count) return fields;
+  raise(Status(Reason::kInvalidArgument,
+               fmt::format("{}: expected {}, found {} fields", name, all, fields.size())));
+}
+
 bool save(PyProducer& self, nb::handle name, nb::handle shape, nb::handle dtype, nb::handle data) {
   const std::string mm_hash = to_hash(name);
   const PythonMemory memory = PythonMemory::of(data);
@@ -109,6 +116,27 @@ bool save(PyProducer& self, nb::handle name, nb::handle shape, nb::handle dtype,
   });
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   return status.ok();
+}
+
+// False: it is among the failures.
+bool push(PyProducer& self, nb::handle transfer_id, nb::handle consumer_zmq, nb::handle mm_hash,
+          nb::handle info) {
+  const nb::list fields = fields_of(info, "info", "(nbytes, shape, dtype)", 3);
+  const ec::PushOrder order{to_text(transfer_id, "transfer_id"),
+                            to_text(consumer_zmq, "consumer_zmq"),
+                            to_hash(mm_hash),
+                            {to_integer(fields[0], "nbytes", 0, UINT64_MAX), to_shape(fields[1]),
+                             to_text(fields[2], "dtype")}};
+  return without_gil([&] { return self->push(order); }).ok();
+}
+
+nb::list take_push_failures(PyProducer& self) {
+  nb::list out;
+  for (const ec::PushFailure& failure : without_gil([&] { return self->take_push_failures(); })) {
+    out.append(nb::make_tuple(to_str(failure.transfer_id), to_str(failure.mm_hash),
+                              to_str(failure.why.to_string())));
+  }
+  return out;
 }
 
 nb::dict producer_usage(const PyProducer& self) {
@@ -122,12 +150,44 @@ nb::dict producer_usage(const PyProducer& self) {
   out["oldest_age_seconds"] = usage.oldest_age_seconds;
   out["saves"] = counts_of(self->metrics(), &ec::CacheMetrics::saves);
   out["peer_pulls"] = counts_of(self->metrics(), &ec::CacheMetrics::peer_pulls);
+  out["pushes"] = counts_of(self->metrics(), &ec::CacheMetrics::pushes);
+  out["pushes_pending"] = self->pending_pushes();
   return out;
 }
 
+void bind_pushes(nb::class_<PyProducer>& producer) {
+  producer
+      .def("push", &push, as_given("transfer_id"), as_given("consumer_zmq"), as_given("mm_hash"),
+           as_given("info"),
+           nb::sig("def push(self, transfer_id: str, consumer_zmq: str, mm_hash: str, info: "
+                   "tuple[int, Sequence[int], str]) -> bool"),
+           "Announce (nbytes, shape, dtype) to its consumer, which gets it once it is saved. Never "
+           "waits. False: it is among the failures.")
+      .def(
+          "give_up",
+          [](PyProducer& self, nb::handle mm_hash, nb::handle why) {
+            self->give_up(to_hash(mm_hash), Status(Reason::kCancelled, to_text(why, "why")));
+          },
+          as_given("mm_hash"), as_given("why"),
+          nb::sig("def give_up(self, mm_hash: str, why: str) -> None"),
+          "It will not be saved: tell who was promised it.")
+      .def(
+          "cancel_push",
+          [](PyProducer& self, nb::handle transfer_id) {
+            self->cancel_push(to_text(transfer_id, "transfer_id"));
+          },
+          as_given("transfer_id"), nb::sig("def cancel_push(self, transfer_id: str) -> None"),
+          "Nobody wants it any more.")
+      .def("take_push_failures", &take_push_failures,
+           nb::sig("def take_push_failures(self) -> list[tuple[str, str, str]]"),
+           "transfer_id, mm_hash and why, since the last look.");
+}
+
 void bind_producer(nb::module_& m) {
-  nb::class_<PyProducer>(m, "EncoderCacheProducer", nb::is_final(),
-                         "Keeps embeddings where consumers read them.")
+  nb::class_<PyProducer> producer(m, "EncoderCacheProducer", nb::is_final(),
+                                  "Keeps embeddings where consumers read them.");
+  bind_pushes(producer);
+  producer
       .def(
           "__init__", [](PyProducer* self, nb::handle extra) { open_producer(self, extra); },
           as_given("extra"), nb::sig("def __init__(self, extra: str) -> None"))
@@ -167,8 +227,8 @@ void bind_producer(nb::module_& m) {
 const char* state_name(ec::FetchState state) noexcept {
   switch (state) {
     case ec::FetchState::kUnknown: return "unknown";
-    case ec::FetchState::kExpected: return "expected";
     case ec::FetchState::kLooking: return "looking";
+    case ec::FetchState::kExpected: return "expected";
     case ec::FetchState::kLoading: return "loading";
     case ec::FetchState::kReady: return "ready";
     case ec::FetchState::kMissing: break;
@@ -214,6 +274,12 @@ nb::dict consumer_usage(const ec::Consumer& consumer) {
 nb::dict fetcher_usage(PyFetcher& self) {
   nb::dict out = consumer_usage(self->consumer());
   const ec::FetcherUsage usage = self->usage();
+  out["pushes"] = counts_of(self->consumer().metrics(), &ec::CacheMetrics::pushes);
+  const ec::PushUsage pushed = self->desk() != nullptr ? self->desk()->usage() : ec::PushUsage();
+  out["reservations"] = pushed.reservations;
+  out["queued"] = pushed.queued;
+  out["idle"] = pushed.idle;
+  out["expected"] = usage.expected;
   out["wanted"] = usage.wanted;
   out["looking"] = usage.looking;
   out["loading"] = usage.loading;
@@ -235,6 +301,21 @@ void bind_fetcher(nb::module_& m) {
           "want", [](PyFetcher& self, nb::handle hash) { self->want(to_hash(hash)); },
           as_given("mm_hash"), nb::sig("def want(self, mm_hash: str) -> None"),
           "Seek it from now on; never waits.")
+      .def(
+          "expect",
+          [](PyFetcher& self, nb::handle mm_hash, nb::handle transfer_id) {
+            self->expect(to_hash(mm_hash), to_text(transfer_id, "transfer_id"));
+          },
+          as_given("mm_hash"), as_given("transfer_id"),
+          nb::sig("def expect(self, mm_hash: str, transfer_id: str) -> None"),
+          "A producer was told to push it under this transfer; never waits.")
+      .def(
+          "refuse",
+          [](PyFetcher& self, nb::handle transfer_id) {
+            self->refuse(to_text(transfer_id, "transfer_id"));
+          },
+          as_given("transfer_id"), nb::sig("def refuse(self, transfer_id: str) -> None"),
+          "Its request needs no push.")
       .def("look", &look, as_given("mm_hash"),
            nb::sig("def look(self, mm_hash: str) -> tuple[str, str, EmbeddingPlace | None]"),
            "State, why it is missing, and where a ready one lies.")
@@ -246,6 +327,7 @@ void bind_fetcher(nb::module_& m) {
           "handed_on", [](PyFetcher& self, nb::handle hash) { self->handed_on(to_hash(hash)); },
           as_given("mm_hash"), nb::sig("def handed_on(self, mm_hash: str) -> None"),
           "The workers will get it; forget it here.")
+      .def_prop_ro("consumer_zmq", [](const PyFetcher& self) { return self->consumer_zmq(); })
       .def("count_fallback", [](PyFetcher& self) { self->consumer().metrics().count_fallback(); })
       .def_prop_ro("usage", &fetcher_usage, nb::sig("def usage(self) -> dict[str, Any]"))
       .def("metrics_text", [](const PyFetcher& self) { return self->metrics_text(); })
@@ -260,14 +342,8 @@ void open_consumer(PyConsumer* self, nb::handle extra) {
 }
 
 ec::ProducerEntry place_of(nb::handle object) {
-  const nb::list fields = items_of(object, "place");
-  if (fields.size() != 5) {
-    raise(
-        Status(Reason::kInvalidArgument,
-               fmt::format("a place is (nbytes, shape, dtype, producer_zmq, generation), found {} "
-                           "fields",
-                           fields.size())));
-  }
+  const nb::list fields =
+      fields_of(object, "place", "(nbytes, shape, dtype, producer_zmq, generation)", 5);
   return {{to_integer(fields[0], "nbytes", 0, UINT64_MAX), to_shape(fields[1]),
            to_text(fields[2], "dtype")},
           to_text(fields[3], "producer_zmq"),
@@ -279,12 +355,7 @@ nb::list load(PyConsumer& self, nb::handle items, nb::handle timeout, bool hande
   std::vector<PythonMemory> memory;
   std::vector<ec::LoadRequest> requests;
   for (const nb::handle item : items_of(items, "items")) {
-    const nb::list fields = items_of(item, "item");
-    if (fields.size() != 3) {
-      raise(Status(
-          Reason::kInvalidArgument,
-          fmt::format("an item is (mm_hash, places, memory), found {} fields", fields.size())));
-    }
+    const nb::list fields = fields_of(item, "item", "(mm_hash, places, memory)", 3);
     ec::LoadRequest request{to_hash(fields[0]), {}, {}, handed_on};
     for (const nb::handle place : items_of(fields[1], "places")) {
       request.producers.push_back(place_of(place));

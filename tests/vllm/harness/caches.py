@@ -111,6 +111,19 @@ def producer_usage(llm: Any) -> dict[str, Any]:
     return found
 
 
+def has_reservations(llm: Any) -> bool:
+    return bool(fetcher_usage(llm)["reservations"])
+
+
+def has_no_reservations(llm: Any) -> bool:
+    return not has_reservations(llm)
+
+
+def announce_only(llm: Any) -> None:
+    """What is encoded from now on is not saved: its consumers wait for it."""
+    cache_worker(llm).save = lambda mm_hash, tensor: None
+
+
 def flush_producer(llm: Any) -> None:
     cache_worker(llm)._producer.flush(10)
 

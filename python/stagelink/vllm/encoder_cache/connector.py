@@ -37,7 +37,9 @@ class ECMooncakeConnector(ECConnectorBase):
         self._scheduler: CacheScheduler | None = None
         self._worker: CacheWorker | None = None
         if role is ECConnectorRole.SCHEDULER:
-            self._scheduler = CacheScheduler(settings, self.is_producer, self.is_consumer)
+            self._scheduler = CacheScheduler(
+                settings, self.is_producer, self.is_consumer, vllm_config
+            )
         else:
             self._worker = CacheWorker(settings, self.is_producer, self.is_consumer)
 
@@ -58,6 +60,7 @@ class ECMooncakeConnector(ECConnectorBase):
 
     def start_save_caches(self, **kwargs: Any) -> None:
         if self.is_producer and "encoder_cache" in kwargs:
+            self.worker.push(self._orders())
             self.worker.save_again(self._orders(), kwargs["encoder_cache"])
 
     def start_load_caches(self, encoder_cache: dict[str, torch.Tensor], **kwargs: Any) -> None:
@@ -95,6 +98,9 @@ class ECMooncakeConnector(ECConnectorBase):
 
     def update_connector_output(self, connector_output: ECConnectorOutput) -> None:
         self.scheduler.update_connector_output(connector_output)
+
+    def take_unavailable_requests(self) -> set[str]:
+        return self.scheduler.take_unavailable_requests()
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
         return self.scheduler.request_finished(request)

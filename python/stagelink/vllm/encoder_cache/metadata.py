@@ -31,11 +31,24 @@ class ECMooncakeLoadSpec:
 
 
 @dataclass
+class ECMooncakePushSpec:
+    """One embedding that a consumer is to get as soon as it has been made."""
+
+    transfer_id: str
+    consumer_zmq: str
+    mm_hash: str
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass
 class ECMooncakeConnectorMetadata(ECConnectorMetadata):
     """Orders of the scheduler for one step."""
 
     loads: list[ECMooncakeLoadSpec] = field(default_factory=list)
     wanted: set[str] = field(default_factory=set)  # By requests of a producer.
+    pushes: list[ECMooncakePushSpec] = field(default_factory=list)
 
     def add_load(self, spec: ECMooncakeLoadSpec) -> None:
         self.loads.append(spec)
@@ -43,10 +56,13 @@ class ECMooncakeConnectorMetadata(ECConnectorMetadata):
 
 @dataclass
 class ECMooncakeWorkerMetadata(ECConnectorWorkerMetadata):
-    """What a producer could not keep."""
+    """What a producer could not keep, and the transfers that did not reach their consumer."""
 
     failed_saves: set[str] = field(default_factory=set)
+    failed_pushes: set[str] = field(default_factory=set)
 
     def aggregate(self, other: ECConnectorWorkerMetadata) -> ECMooncakeWorkerMetadata:
         assert isinstance(other, ECMooncakeWorkerMetadata)
-        return ECMooncakeWorkerMetadata(self.failed_saves | other.failed_saves)
+        return ECMooncakeWorkerMetadata(
+            self.failed_saves | other.failed_saves, self.failed_pushes | other.failed_pushes
+        )

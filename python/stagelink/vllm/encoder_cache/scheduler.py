@@ -12,32 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 from ..._core import EncoderCacheFetcher
 from .metadata import ECMooncakeConnectorMetadata, ECMooncakeLoadSpec, ECMooncakeWorkerMetadata
+from .pushes import PushPlanner, transfer_of
 from .settings import CacheSettings
 from .stats import ECMooncakeStats, UsageDelta
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.outputs import ECConnectorOutput
     from vllm.v1.request import Request
 
 logger = logging.getLogger("vllm.stagelink.encoder_cache")
 
-UNDER_WAY = ("looking", "loading")
+UNDER_WAY = ("looking", "expected", "loading")
 
 
 class CacheScheduler:
     """Thread-safety: none; the scheduler's thread."""
 
-    def __init__(self, settings: CacheSettings, is_producer: bool, is_consumer: bool) -> None:
+    def __init__(
+        self, settings: CacheSettings, is_producer: bool, is_consumer: bool, config: VllmConfig
+    ) -> None:
         self._is_producer = is_producer
+        self._is_push = settings.is_push
+        self._planner = PushPlanner(config) if is_producer and settings.is_push else None
         self._fetcher: EncoderCacheFetcher | None = None
         if is_consumer:
-            if not settings.registry_url:
+            if not settings.registry_url and not settings.is_push:
                 raise ValueError(
                     "ec_consumer with ECMooncakeConnector requires "
                     "ec_connector_extra_config['remote_registry_url']."
                 )
             self._fetcher = EncoderCacheFetcher(settings.fetcher_json(), settings.tp_size)
+            if settings.is_push:
+                logger.info("EC Mooncake takes pushes at %s", self._fetcher.consumer_zmq)
         self._delta = UsageDelta()
         self._wanters: defaultdict[str, set[str]] = defaultdict(set)  # Requests, by hash.
         self._wanted: defaultdict[str, set[str]] = defaultdict(set)  # Hashes, by request.
@@ -49,16 +57,18 @@ class CacheScheduler:
     def ensure_cache_available(self, request: Request, num_computed_tokens: int) -> bool:
         if self._is_producer:
             self._touched.update(feature.identifier for feature in request.mm_features)
+        if self._planner is not None:
+            self._planner.plan(request, num_computed_tokens)
         fetcher = self._fetcher
         if fetcher is None:
             return True
         complete = True
         for index, feature in enumerate(request.mm_features):
             position = feature.mm_position
-            if (
-                feature.identifier in self._resident
-                or position.offset + position.length <= num_computed_tokens
-            ):
+            if feature.identifier in self._resident:
+                self._refuse(fetcher, request, index)
+                continue
+            if position.offset + position.length <= num_computed_tokens:
                 continue
             if self._seek(fetcher, request, index, feature.identifier) in UNDER_WAY:
                 complete = False
@@ -97,7 +107,8 @@ class CacheScheduler:
         for mm_hash in output.free_encoder_mm_hashes:
             if mm_hash not in self._loads:
                 self._resident.discard(mm_hash)
-        metadata = ECMooncakeConnectorMetadata(list(self._loads.values()), self._touched)
+        orders = [] if self._planner is None else self._planner.take_orders()
+        metadata = ECMooncakeConnectorMetadata(list(self._loads.values()), self._touched, orders)
         self._loads = {}
         self._touched = set()
         return metadata
@@ -106,8 +117,16 @@ class CacheScheduler:
         told = output.ec_connector_worker_meta
         if isinstance(told, ECMooncakeWorkerMetadata):
             self._failed_saves += len(told.failed_saves)
+            if self._planner is not None:
+                self._planner.failed(told.failed_pushes)
+
+    def take_unavailable_requests(self) -> set[str]:
+        """Return those that encoded in vain: the host ends them, to be tried again."""
+        return set() if self._planner is None else self._planner.take_failed_requests()
 
     def request_finished(self, request: Request) -> tuple[bool, dict[str, Any] | None]:
+        if self._planner is not None:
+            self._planner.finished(request)
         for mm_hash in self._wanted.pop(request.request_id, ()):
             wanters = self._wanters[mm_hash]
             wanters.discard(request.request_id)
@@ -126,6 +145,25 @@ class CacheScheduler:
         if self._fetcher is not None:
             self._fetcher.close()
 
+    def _refuse(self, fetcher: EncoderCacheFetcher, request: Request, index: int) -> None:
+        """What the workers have need not be pushed, unless this request has it from that push."""
+        transfer_id = transfer_of(request, index) if self._is_push else None
+        mm_hash = request.mm_features[index].identifier
+        if transfer_id is None or mm_hash in self._wanted[request.request_id]:
+            return
+        self._wanted[request.request_id].add(mm_hash)
+        self._wanters[mm_hash].add(request.request_id)
+        fetcher.refuse(transfer_id)  # Should it be freed before its turn, it is encoded here.
+
+    def _want(self, fetcher: EncoderCacheFetcher, request: Request, index: int) -> None:
+        mm_hash = request.mm_features[index].identifier
+        if not self._is_push:
+            fetcher.want(mm_hash)
+            return
+        transfer_id = transfer_of(request, index)
+        if transfer_id is not None:
+            fetcher.expect(mm_hash, transfer_id)
+
     def _seek(
         self, fetcher: EncoderCacheFetcher, request: Request, index: int, mm_hash: str
     ) -> str:
@@ -138,8 +176,8 @@ class CacheScheduler:
             if state == "missing":
                 fetcher.drop(mm_hash)  # For an earlier request; it may be there by now.
                 state = "unknown"
-            if state == "unknown":
-                fetcher.want(mm_hash)
+            if state == "unknown" or self._is_push:
+                self._want(fetcher, request, index)
                 state, why, place = fetcher.look(mm_hash)
         if state == "ready" and place is not None:
             count = request.get_num_encoder_embeds(index)

@@ -22,17 +22,22 @@ class CacheSettings:
     buffer_device: str
     tp_size: int
     sync_after_transfer: bool
+    is_push: bool = False
+    consumer_port: int = 0
 
     def producer_json(self) -> str:
-        """A producer that is told of a registry publishes there; else it has its own."""
-        return json.dumps(self.extra)
+        """A producer that is told of a registry publishes there; else it has its own. In push mode
+        `zmq_port` is the consumer's."""
+        return json.dumps({**self.extra, "zmq_port": 0} if self.is_push else self.extra)
 
     def fetcher_json(self) -> str:
-        return json.dumps({**self.extra, "zmq_port": 0, "rpc_port": 0})
+        port = self.consumer_port if self.is_push else 0
+        return json.dumps({**self.extra, "zmq_port": port, "rpc_port": 0})
 
     def worker_json(self) -> str:
         """Workers read into tensors: their pool holds next to nothing."""
-        return json.dumps({**self.extra, "zmq_port": 0, "rpc_port": 0, "buffer_size": "1MiB"})
+        own = {"zmq_port": 0, "rpc_port": 0, "buffer_size": "1MiB"}
+        return json.dumps({**self.extra, **own})
 
 
 def read_settings(vllm_config: VllmConfig) -> CacheSettings:
@@ -49,6 +54,8 @@ def read_settings(vllm_config: VllmConfig) -> CacheSettings:
         port = int(extra.get("registry_http_port", 9018))
         extra["registry_http_port"] = port + parallel.data_parallel_index
     url = extra.get("remote_registry_url")
+    is_push = extra.get("ec_mode") == "push"
+    consumer_port = int(extra.get("zmq_port") or ec_config.ec_port)
     buffer = ec_config.ec_buffer_device
     sync = os.environ.get("VLLM_MOONCAKE_SYNC_AFTER_TRANSFER", "0").lower()
     return CacheSettings(
@@ -57,6 +64,8 @@ def read_settings(vllm_config: VllmConfig) -> CacheSettings:
         buffer_device=buffer.lower() if isinstance(buffer, str) and buffer else "cuda",
         tp_size=parallel.tensor_parallel_size,
         sync_after_transfer=sync in ("1", "true"),
+        is_push=is_push,
+        consumer_port=consumer_port + parallel.data_parallel_index,
     )
 
 

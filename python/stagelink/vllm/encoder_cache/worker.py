@@ -45,7 +45,8 @@ class CacheWorker:
         if self._is_producer and self._producer is None and is_first_rank():
             self._producer = EncoderCacheProducer(self._settings.producer_json())
             logger.info("EC Mooncake pull listener at %s", self._producer.producer_zmq)
-            logger.info("EC Mooncake registry at %s", self._producer.registry_url)
+            if self._producer.registry_url:
+                logger.info("EC Mooncake registry at %s", self._producer.registry_url)
 
     def load(
         self, orders: ECMooncakeConnectorMetadata, encoder_cache: MutableMapping[str, torch.Tensor]
@@ -85,6 +86,17 @@ class CacheWorker:
         else:
             self._failed_saves.add(mm_hash)
 
+    def push(self, orders: ECMooncakeConnectorMetadata) -> None:
+        """Announce, so that consumers make room while the encoder is at work."""
+        if not orders.pushes:
+            return
+        self.start_services()
+        if self._producer is None:
+            return
+        for spec in orders.pushes:
+            info = (spec.nbytes, spec.shape, spec.dtype)
+            self._producer.push(spec.transfer_id, spec.consumer_zmq, spec.mm_hash, info)
+
     def save_again(
         self, orders: ECMooncakeConnectorMetadata, encoder_cache: MutableMapping[str, torch.Tensor]
     ) -> None:
@@ -96,9 +108,10 @@ class CacheWorker:
             self.save(mm_hash, tensor)
 
     def take_report(self) -> ECMooncakeWorkerMetadata | None:
-        if not self._failed_saves:
+        failures = [] if self._producer is None else self._producer.take_push_failures()
+        if not self._failed_saves and not failures:
             return None
-        report = ECMooncakeWorkerMetadata(self._failed_saves)
+        report = ECMooncakeWorkerMetadata(self._failed_saves, {name for name, _, _ in failures})
         self._failed_saves = set()
         return report
 

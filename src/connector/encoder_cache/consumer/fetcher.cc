@@ -306,6 +306,10 @@ void Fetcher::expect(std::string_view mm_hash, const std::string& transfer_id) {
   }
 }
 
+void Fetcher::refuse(const std::string& transfer_id) {
+  if (desk_ != nullptr && check_transfer_id(transfer_id).ok()) desk_->refuse(transfer_id);
+}
+
 // Null: the table is full.
 std::shared_ptr<Fetcher::Item> Fetcher::add_expected(const std::string& mm_hash,
                                                      const std::string& transfer_id) {
@@ -351,11 +355,15 @@ void Fetcher::take_pushed(const std::shared_ptr<Item>& item) {
 
 // What no transfer brings any more is missing at once.
 void Fetcher::lost(Item& item, const std::string& transfer_id, const Status& why) {
-  MutexLock lock(mutex_);
-  if (item.transfers.erase(transfer_id) == 0) return;
-  if (!item.transfers.empty() || item.state != FetchState::kExpected) return;
-  item.state = FetchState::kMissing;
-  item.why = why;
+  {
+    MutexLock lock(mutex_);
+    if (item.transfers.erase(transfer_id) == 0) return;
+    if (item.transfers.empty() && item.state == FetchState::kExpected) {
+      item.state = FetchState::kMissing;
+      item.why = why;
+    }
+  }
+  desk_->heard(transfer_id);
 }
 
 // --- From the producers ---

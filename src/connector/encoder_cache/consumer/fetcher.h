@@ -59,6 +59,8 @@ class Fetcher {
   void want(std::string_view mm_hash);
   // The same for one that a producer was told to push, under this transfer. It may be here by now.
   void expect(std::string_view mm_hash, const std::string& transfer_id);
+  // The request of this transfer has what it needs.
+  void refuse(const std::string& transfer_id);
   FetchView look(std::string_view mm_hash) const;
   // Nobody wants it any more: ends what runs for it, gives its memory back once those who read it
   // are done.

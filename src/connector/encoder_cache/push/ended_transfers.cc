@@ -16,6 +16,10 @@ const EndedTransfers::Ended* EndedTransfers::find(const std::string& transfer_id
   return found == ended_.end() ? nullptr : &found->second.ended;
 }
 
+EndedTransfers::Ended* EndedTransfers::find(const std::string& transfer_id) {
+  return const_cast<Ended*>(std::as_const(*this).find(transfer_id));
+}
+
 void EndedTransfers::forget(const std::string& transfer_id) {
   const auto found = ended_.find(transfer_id);
   if (found == ended_.end()) return;

@@ -17,13 +17,15 @@ class EndedTransfers {
  public:
   struct Ended {
     Status why;               // Ok: it got what it wanted.
-    bool is_refused = false;  // It is not to begin again.
+    bool is_refused = false;  // Its next reservation is for nobody.
+    bool is_heard = false;    // Its request knows.
   };
 
   explicit EndedTransfers(size_t most) : most_(most) {}
 
   void remember(const std::string& transfer_id, Ended ended);
   const Ended* find(const std::string& transfer_id) const;  // Null: not known.
+  Ended* find(const std::string& transfer_id);
   void forget(const std::string& transfer_id);
   size_t size() const noexcept { return ended_.size(); }
 

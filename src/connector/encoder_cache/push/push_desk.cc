@@ -258,17 +258,13 @@ void PushDesk::find_room() {
     const uint64_t bytes = arrival->info.nbytes;
     const auto ended = [&arrival] { return arrival->ended.load(); };
     auto piece = consumer_.allocate(bytes, Duration::zero(), ended);
-    Aftermath after;
     if (!piece.ok() && piece.status().code() == Code::kNoSpace) {
-      {
-        MutexLock lock(mutex_);
-        (void)table_.evict(bytes, after);
-      }
-      settle(after);
+      (void)give_way(bytes);
       // What is given up from now on goes back at once, for this thread waits.
       const Duration left = until - ReservationTable::Clock::now();
       piece = consumer_.allocate(bytes, std::max(left, Duration::zero()), ended);
     }
+    Aftermath after;
     {
       MutexLock lock(mutex_);
       table_.room_found(arrival, std::move(piece), ReservationTable::Clock::now(), after);
@@ -366,6 +362,11 @@ void PushDesk::expect(const std::string& transfer_id) {
   table_.expect(transfer_id);
 }
 
+void PushDesk::heard(const std::string& transfer_id) {
+  MutexLock lock(mutex_);
+  table_.heard(transfer_id);
+}
+
 void PushDesk::release(const std::string& transfer_id) {
   Aftermath after;
   {
@@ -383,6 +384,17 @@ void PushDesk::refuse(const std::string& transfer_id) {
     queue(after);
   }
   settle(after);
+}
+
+uint64_t PushDesk::give_way(uint64_t bytes) {
+  Aftermath after;
+  uint64_t freed = 0;
+  {
+    MutexLock lock(mutex_);
+    freed = table_.evict(bytes, after);
+  }
+  settle(after);
+  return freed;
 }
 
 PushUsage PushDesk::usage() const {

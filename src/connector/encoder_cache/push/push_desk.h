@@ -40,8 +40,12 @@ class PushDesk {
   // The embedding, if it is here, with a share in its memory.
   std::optional<Embedding> find(const std::string& mm_hash) const;
   void expect(const std::string& transfer_id);
+  void heard(const std::string& transfer_id);
   void release(const std::string& transfer_id);
   void refuse(const std::string& transfer_id);
+
+  // Makes idle ones give way, until `bytes` are free; how many were freed.
+  uint64_t give_way(uint64_t bytes);
 
   PushUsage usage() const;
   void append_metrics(std::string& out, std::string_view labels) const;

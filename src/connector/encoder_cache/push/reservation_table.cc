@@ -55,7 +55,8 @@ void ReservationTable::reserve(const ReserveAsk& ask, Answer<Reserved> answer, T
     refresh(*known, ask, answer, now, after);
     return;
   }
-  if (const auto* ended = ended_.find(ask.transfer_id); ended != nullptr && ended->is_refused) {
+  if (auto* ended = ended_.find(ask.transfer_id); ended != nullptr && ended->is_refused) {
+    ended->is_refused = false;
     Reserved refused;
     refused.cancelled = true;
     say(refused);
@@ -347,7 +348,7 @@ PushView ReservationTable::look(std::string_view transfer_id) const {
     return {is_ready(*reservation->arrival) ? PushState::kReady : PushState::kWaiting, {}};
   }
   const auto* const ended = ended_.find(std::string(transfer_id));
-  if (ended == nullptr || ended->why.ok()) return {};
+  if (ended == nullptr || ended->why.ok() || ended->is_heard) return {};
   return {PushState::kEnded, ended->why};
 }
 
@@ -362,9 +363,17 @@ void ReservationTable::expect(const std::string& transfer_id) {
   if (ended != nullptr && ended->is_refused) ended_.forget(transfer_id);
 }
 
+void ReservationTable::heard(const std::string& transfer_id) {
+  if (auto* const ended = ended_.find(transfer_id); ended != nullptr) ended->is_heard = true;
+}
+
 void ReservationTable::release(const std::string& transfer_id, Aftermath& after) {
   Reservation* const reservation = find(transfer_id);
-  if (reservation == nullptr || reservation->is_released) return;
+  if (reservation == nullptr) {
+    refuse(transfer_id, after);  // What it got was here before its producer asked.
+    return;
+  }
+  if (reservation->is_released) return;
   const auto arrival = reservation->arrival;
   reservation->is_released = true;
   --arrival->leases;
@@ -374,11 +383,9 @@ void ReservationTable::release(const std::string& transfer_id, Aftermath& after)
 
 void ReservationTable::refuse(const std::string& transfer_id, Aftermath& after) {
   const Status why(Reason::kCancelled, "nobody wants it any more");
-  if (Reservation* const reservation = find(transfer_id); reservation != nullptr) {
-    end(*reservation, why, true, after);
-  } else {
-    ended_.remember(transfer_id, {why, true});
-  }
+  Reservation* const reservation = find(transfer_id);
+  if (reservation != nullptr) end(*reservation, why, true, after);
+  ended_.remember(transfer_id, {why, /*is_refused=*/reservation == nullptr, /*is_heard=*/true});
 }
 
 void ReservationTable::close(Aftermath& after) {
@@ -424,14 +431,14 @@ void ReservationTable::end(Reservation& reservation, const Status& why, bool is_
   if (!reservation.is_released) {
     after.events.push_back({reservation.transfer_id, arrival->mm_hash, why});
   }
-  ended_.remember(reservation.transfer_id, {why, is_refused});
+  ended_.remember(reservation.transfer_id, {why});
   leave(reservation, after);
 }
 
 // Neither its producer nor its request has anything left to do.
 void ReservationTable::leave_if_over(Reservation& reservation, Aftermath& after) {
   if (!reservation.is_completed || !reservation.is_released) return;
-  ended_.remember(reservation.transfer_id, {{}, false});
+  ended_.remember(reservation.transfer_id, {});
   leave(reservation, after);
 }
 

@@ -138,9 +138,10 @@ class ReservationTable {
   // --- What requests want.
   PushView look(std::string_view transfer_id) const;
   std::shared_ptr<const Arrival> find_ready(const std::string& mm_hash) const;
-  void expect(const std::string& transfer_id);  // A refused one may come after all.
+  void expect(const std::string& transfer_id);  // One that was refused may come after all.
+  void heard(const std::string& transfer_id);   // Its request knows what has become of it.
   void release(const std::string& transfer_id, Aftermath& after);  // The request has it.
-  // Nobody wants it, now or when it comes.
+  // Nobody wants it: it ends, or its next reservation is answered so.
   void refuse(const std::string& transfer_id, Aftermath& after);
   void close(Aftermath& after);
 
