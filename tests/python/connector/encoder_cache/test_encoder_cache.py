@@ -42,63 +42,6 @@ def wait_for(fetcher: Any, mm_hash: str, timeout: float = 20.0) -> tuple[str, st
     return found
 
 
-def left(end: Any, *names: str, timeout: float = 20.0) -> dict[str, int]:
-    """What of its usage is not zero in time: releases arrive after the call that sends them."""
-    deadline = time.monotonic() + timeout
-    while True:
-        usage = end.usage
-        found = {name: usage[name] for name in names if usage[name]}
-        if not found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.002)
-
-
-@pytest.mark.parametrize(("encoders", "models"), [(1, 1), (2, 2), (1, 2), (2, 1)])
-def test_every_rank_has_the_embedding_and_nothing_is_left(
-    registry: Any, encoders: int, models: int
-) -> None:
-    """Each of `encoders` producers keeps its own items; `models` ranks get every one of them."""
-    url = f"http://{registry.address}"
-    producers = [
-        _core.EncoderCacheProducer(extra(remote_registry_url=url)) for _ in range(encoders)
-    ]
-    fetcher = _core.EncoderCacheFetcher(extra(remote_registry_url=url), models)
-    ranks = [_core.EncoderCacheConsumer(extra()) for _ in range(models)]
-    hashes = [f"item-{number}" for number in range(2 * encoders)]
-    for number, mm_hash in enumerate(hashes):
-        producer = producers[number % encoders]
-        assert producer.save(mm_hash, SHAPE, "float32", embedding(number))
-        producer.flush()
-    for mm_hash in hashes:
-        fetcher.want(mm_hash)
-    places = {}
-    for mm_hash in hashes:
-        state, why, places[mm_hash] = wait_for(fetcher, mm_hash)
-        assert state == "ready", why
-        fetcher.handed_on(mm_hash)
-    for rank in ranks:
-        tensors = [np.empty(SHAPE, np.float32) for _ in hashes]
-        wanted = [
-            (mm_hash, [places[mm_hash]], tensor)
-            for mm_hash, tensor in zip(hashes, tensors, strict=True)
-        ]
-        assert rank.load(wanted, handed_on=True) == [None] * len(hashes)
-        for number, tensor in enumerate(tensors):
-            assert (tensor == embedding(number)).all()
-    assert left(fetcher, "pool_used", "handed_on", "wanted", "in_flight") == {}
-    # What is evicted is gone on both sides.
-    for number, mm_hash in enumerate(hashes):
-        assert producers[number % encoders].evict(mm_hash)
-        fetcher.want(mm_hash)
-    for mm_hash in hashes:
-        assert wait_for(fetcher, mm_hash)[0] == "missing"
-        fetcher.drop(mm_hash)
-    for producer in producers:
-        assert left(producer, "entries", "pool_used", "leases") == {}
-    for end in (*producers, fetcher, *ranks):
-        end.close()
-
-
 def test_options_are_refused_by_name() -> None:
     with pytest.raises(Exception, match="did you mean `registry_wait`"):
         _core.EncoderCacheProducer(extra(registry_wiat="1s"))
