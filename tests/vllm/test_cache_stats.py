@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -47,7 +48,7 @@ def test_totals_become_what_was_added_and_nothing_is_told_twice() -> None:
 def test_the_metrics_page_has_them_by_name() -> None:
     registry = CollectorRegistry()
     kinds = {kind: partial(kind, registry=registry) for kind in (Gauge, Counter, Histogram)}
-    config: Any = None
+    config: Any = SimpleNamespace(ec_transfer_config=None)
     metrics = ECMooncakePromMetrics(
         config,
         kinds,  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ class HostPool:
         self._memory = np.zeros(size, np.uint8)
         self.address = self._memory.ctypes.data
         self.nbytes = size
+        self.queued: list[Callable[[], None]] = []  # What a device would still be doing.
 
     def view(self, offset: int, size: int) -> Any:
         return self._memory[offset : offset + size]
@@ -29,7 +31,8 @@ class HostPool:
         self.view(offset, raw.size)[:] = raw
 
     def synchronize(self) -> None:
-        pass
+        while self.queued:
+            self.queued.pop(0)()
 
 
 def prepare(plug_in: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,6 +73,13 @@ def test_payloads_travel_by_the_packages_own_engine(child: Start, plug_in: str) 
         "buffer = one.allocate(100); buffer.tensor[:] = 5; one.put('0', '1', 'r', buffer)[0]"
     )
     assert receiver.run("pulls.raw(one.get('0', '1', 'r'))") == b"\5" * 100
+    # What fills it runs behind the caller's back, until the device is waited for.
+    assert sender.run(
+        "buffer = one.allocate(100)\n"
+        "one._plane._pool.queued.append(lambda: buffer.tensor.fill(7))\n"
+        "one.put('0', '1', 'r', buffer)[0]"
+    )
+    assert receiver.run("pulls.raw(one.get('0', '1', 'r'))") == b"\7" * 100
     assert pulls.soon(lambda: sender.run("one.health()['offers']") == 0)
     for peer in (receiver, sender):
         assert peer.run("one.health()['errors']") == 0
@@ -98,6 +106,39 @@ def test_claims_and_generations_hold_there_too(child: Start, plug_in: str) -> No
     begun = time.monotonic()
     assert receiver.run("one.get('0', '1', 'r', old)", old=old) is None
     assert time.monotonic() - begun < 20
+
+
+def test_a_tensor_is_copied_between_two_waits_for_the_whole_device() -> None:
+    done: list[str] = []
+
+    class Memory:
+        device = "npu:0"
+
+        def data_ptr(self) -> int:
+            return 4096
+
+        def __getitem__(self, at: slice) -> Memory:
+            return self
+
+        def copy_(self, source: object) -> None:
+            done.append("copied")
+
+    class Tensor:
+        nbytes = 8
+
+        def reshape(self, size: int) -> Tensor:
+            return self
+
+        view = reshape
+
+    torch = SimpleNamespace(
+        Tensor=Tensor,
+        uint8=0,
+        empty=lambda size, dtype, device: Memory(),
+        npu=SimpleNamespace(synchronize=lambda device: done.append(f"waited for {device}")),
+    )
+    ascend.NpuPool(torch, "npu:0", 64).write(0, Tensor())
+    assert done == ["waited for npu:0", "copied", "waited for npu:0"]
 
 
 def test_a_pool_of_the_host_is_refused() -> None:
