@@ -310,6 +310,10 @@ bool PullConnector::cleanup_unclaimed(std::string_view key, uint64_t generation)
          core_->sender->cleanup_unclaimed(key, generation);
 }
 
+uint64_t PullConnector::await_end(uint64_t seen, const Deadline& deadline) {
+  return core_->sender == nullptr ? 0 : core_->sender->await_end(seen, deadline);
+}
+
 Result<Piece> PullConnector::allocate(uint64_t bytes, Duration timeout,
                                       const Interrupted& interrupted) {
   return core_->allocate(bytes, timeout, interrupted);

@@ -24,20 +24,19 @@ std::string refusal(std::string_view why) {
   return Json{{"ok", false}, {"err", std::string(why)}}.dump(-1, ' ', true);
 }
 
-struct SeedAsk {
-  std::string mm_hash;
-  std::string session;
-  uint64_t address = 0;
-  uint64_t nbytes = 0;
-};
-
 Status bad_ask(std::string_view field) {
   return Status(Reason::kInvalidArgument, fmt::format("field `{}` is missing or wrong", field));
 }
 
-Result<SeedAsk> read_ask(const Json& message) {
+}  // namespace
+
+Result<SeedAsk> read_seed_ask(std::string_view text) {
+  const Json message = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!message.is_object()) return Status(Reason::kFrame, "the message is no JSON object");
+  const auto op = message.find("op");
+  if (op == message.end() || *op != "pull") return Status(Reason::kUnknownKey, "unknown op");
   SeedAsk ask;
-  const auto text = [&](const char* name, std::string& out) {
+  const auto string = [&](const char* name, std::string& out) {
     const auto found = message.find(name);
     if (found == message.end() || !found->is_string()) return false;
     out = found->get<std::string>();
@@ -49,14 +48,12 @@ Result<SeedAsk> read_ask(const Json& message) {
     out = found->get<uint64_t>();
     return true;
   };
-  if (!text("mm_hash", ask.mm_hash)) return bad_ask("mm_hash");
-  if (!text("dst_session", ask.session)) return bad_ask("dst_session");
+  if (!string("mm_hash", ask.mm_hash)) return bad_ask("mm_hash");
+  if (!string("dst_session", ask.session)) return bad_ask("dst_session");
   if (!number("dst_ptr", ask.address)) return bad_ask("dst_ptr");
   if (!number("nbytes", ask.nbytes)) return bad_ask("nbytes");
   return ask;
 }
-
-}  // namespace
 
 SeedPull::SeedPull(Engine& engine, const CellTable& cells, CacheMetrics& metrics, Duration timeout)
     : engine_(engine), cells_(cells), metrics_(metrics), timeout_(timeout) {
@@ -120,15 +117,11 @@ void SeedPull::run() {
 }
 
 std::string SeedPull::serve(const std::string& message) {
-  const Json json = Json::parse(message, nullptr, /*allow_exceptions=*/false);
   const auto refuse = [this](Reason reason, std::string_view why) {
     metrics_.count_peer_pull(reason);
     return refusal(why);
   };
-  if (!json.is_object()) return refuse(Reason::kFrame, "the message is no JSON object");
-  const auto op = json.find("op");
-  if (op == json.end() || *op != "pull") return refuse(Reason::kUnknownKey, "unknown op");
-  auto ask = read_ask(json);
+  auto ask = read_seed_ask(message);
   if (!ask.ok()) return refuse(ask.status().reason(), ask.status().message());
   const auto cell = cells_.find(ask->mm_hash);
   if (!cell.has_value()) return refuse(Reason::kNotFound, "unknown mm_hash");

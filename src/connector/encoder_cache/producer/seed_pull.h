@@ -20,6 +20,17 @@
 
 namespace stagelink::encoder_cache {
 
+// What such a message asks for.
+struct SeedAsk {
+  std::string mm_hash;
+  std::string session;
+  uint64_t address = 0;
+  uint64_t nbytes = 0;
+};
+// Errors: corrupt (frame): no JSON object; invalid_argument: unknown_key ("unknown op"), or names
+// the field that is missing or wrong.
+Result<SeedAsk> read_seed_ask(std::string_view message);
+
 // Answers the message of peers that know no leases,
 //   {"op": "pull", "mm_hash", "dst_session": "host:port", "dst_ptr", "nbytes"},
 // by writing the embedding to that address of the engine that listens at dst_session. That engine

@@ -236,6 +236,10 @@ Producers RegistryServer::Core::producers_of(std::span<const std::string> mm_has
 // Counts as waiting before it looks: who publishes behind the look sees that somebody waits.
 HttpAnswer RegistryServer::Core::park(Waiter waiter, Duration wait, HttpResponse at_deadline,
                                       uint64_t connection) {
+  if (wait > options_.max_wait) {
+    return failure(400, fmt::format("wait is {} s; this registry lets a request wait {} s at most",
+                                    to_seconds(wait), to_seconds(options_.max_wait)));
+  }
   if (waited_hashes_ + waiter.mm_hashes.size() > kMaxWaitedHashes) {
     return failure(503, fmt::format("{} hashes are waited for already", waited_hashes_));
   }
@@ -252,8 +256,7 @@ HttpAnswer RegistryServer::Core::park(Waiter waiter, Duration wait, HttpResponse
   for (const std::string& mm_hash : waiter.mm_hashes) by_hash_[mm_hash].insert(connection);
   waited_hashes_ += waiter.mm_hashes.size();
   waiters_.emplace(connection, std::move(waiter));
-  return HttpParked{.deadline = Deadline::in(std::min(wait, options_.max_wait)),
-                    .at_deadline = std::move(at_deadline)};
+  return HttpParked{.deadline = Deadline::in(wait), .at_deadline = std::move(at_deadline)};
 }
 
 void RegistryServer::Core::forget(uint64_t connection) {
@@ -412,6 +415,11 @@ Result<std::unique_ptr<RegistryServer>> RegistryServer::start(const RegistryOpti
   if (options.port > 65'535) {
     return Status(Reason::kInvalidArgument,
                   fmt::format("port is {}; 0 to 65535 can be", options.port));
+  }
+  if (options.table.max_bytes < RegistryOptions::kMinTableBytes) {
+    return Status(Reason::kInvalidArgument,
+                  fmt::format("max_bytes is {}; a table needs {} at least, and an entry about 250",
+                              options.table.max_bytes, RegistryOptions::kMinTableBytes));
   }
   std::shared_ptr<const SigningKey> key;
   if (!options.secret_file.empty()) {

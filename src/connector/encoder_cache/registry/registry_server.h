@@ -21,7 +21,9 @@ struct RegistryOptions {
   uint64_t max_body_bytes = uint64_t{1} << 20;
   Duration request_timeout = std::chrono::seconds(10);  // For a first request, and for an answer.
   Duration idle_timeout = std::chrono::seconds(75);     // Up to the end of the next request.
-  Duration max_wait = std::chrono::seconds(60);         // Of one waiting request.
+  Duration max_wait = std::chrono::seconds(60);         // Of one request; a longer one is refused.
+
+  static constexpr uint64_t kMinTableBytes = 64 << 10;
 };
 
 // The registry as an HTTP server on one thread of its own; see docs/encoder-cache.md for its
@@ -30,8 +32,8 @@ struct RegistryOptions {
 // Thread-safety: all methods may run at the same time.
 class RegistryServer {
  public:
-  // Listens when it returns. Errors: already_exists (port_in_use), invalid_argument (host), those
-  // of read_secret_file.
+  // Listens when it returns. Errors: already_exists (port_in_use), invalid_argument (host,
+  // max_bytes), those of read_secret_file.
   static Result<std::unique_ptr<RegistryServer>> start(const RegistryOptions& options);
   ~RegistryServer();
   RegistryServer(const RegistryServer&) = delete;

@@ -175,6 +175,8 @@ void OfferTable::retire(Offer& offer, OfferEnd how, Garbage& garbage) {
 }
 
 void OfferTable::free_if_idle(Offer& offer, Garbage& garbage) {
+  ++ends_;
+  ended_.notify_all();
   if (!offer.offered && offer.claims == 0) garbage.push_back(std::move(offer.body));
 }
 
@@ -250,6 +252,13 @@ size_t OfferTable::wait_idle(const Deadline& deadline) {
   while (!claims_.empty() && idle_.wait_until(mutex_, deadline)) {
   }
   return claims_.size();
+}
+
+uint64_t OfferTable::await_end(uint64_t seen, const Deadline& deadline) {
+  MutexLock lock(mutex_);
+  while (ends_ == seen && ended_.wait_until(mutex_, deadline)) {
+  }
+  return ends_;
 }
 
 void OfferTable::drop_all() {

@@ -121,6 +121,10 @@ class OfferTable {
   // Takes all claims away.
   void drop_all() SL_EXCLUDES(mutex_);
 
+  // How many claims and offers have ended, of which each may have made room. Waits until it is
+  // another number than `seen`, at most until the deadline.
+  uint64_t await_end(uint64_t seen, const Deadline& deadline) SL_EXCLUDES(mutex_);
+
   TableUsage usage() const SL_EXCLUDES(mutex_);
 
  private:
@@ -182,6 +186,8 @@ class OfferTable {
   const Limits limits_;
   mutable Mutex mutex_;
   CondVar idle_;
+  CondVar ended_;
+  uint64_t ends_ SL_GUARDED_BY(mutex_) = 0;
   bool closed_ SL_GUARDED_BY(mutex_) = false;
   uint64_t next_turn_ SL_GUARDED_BY(mutex_) = 1;
   Now next_due_ SL_GUARDED_BY(mutex_) = Now::max();

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include "connector/encoder_cache/registry/http/http_server.h"
+#include "engine/link/listen_socket.h"
 #include "integration/support/eventually.h"
 #include "integration/support/sanitized.h"
 #include "integration/support/secret_files.h"
@@ -158,6 +160,119 @@ TEST(RegistryServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {
   RawClient four(server->endpoint().port);
   four.send(get("/healthz"));
   EXPECT_TRUE(four.receive_answers(1).starts_with("HTTP/1.1 200"));
+}
+
+// A server that accepts nobody: the kernel alone keeps those who come.
+TEST(RegistryServerTest, AsManyMayComeAtOnceAsMayBeOpen) {
+  struct Deaf final : HttpHandler {
+    HttpAnswer on_request(const HttpRequest&, uint64_t) override { return HttpResponse{}; }
+    void on_unparked(uint64_t) override {}
+    void on_second() override {}
+    void on_nudge() override {}
+  } deaf;
+  constexpr uint32_t kAtOnce = 400;
+  Endpoint bound;
+  auto listener = engine::listen_tcp_socket(Endpoint{"127.0.0.1", 0}, bound);
+  ASSERT_TRUE(listener.ok());
+  const auto server =
+      HttpServer::create(*std::move(listener), {.max_connections = kAtOnce}, "", deaf);
+  ASSERT_TRUE(server.ok());
+  std::vector<std::unique_ptr<RawClient>> clients;
+  const auto start = std::chrono::steady_clock::now();
+  for (uint32_t i = 0; i < kAtOnce; ++i) clients.push_back(std::make_unique<RawClient>(bound.port));
+  // One that finds no room is tried again by its kernel, for minutes.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 20s);
+}
+
+TEST(RegistryServerTest, ABodyThatWaitsToBeAskedForIsAskedForOnce) {
+  const auto server = start_registry();
+  publish(*server, "a");
+  RawClient client(server->endpoint().port);
+  const std::string body = "{\"mm_hashes\":[\"a\"]}";
+  for (int round = 0; round < 2; ++round) {
+    client.send(
+        fmt::format("POST /ec/query HTTP/1.1\r\nExpect: 100-Continue\r\n"
+                    "Content-Length: {}\r\n\r\n",
+                    body.size()));
+    EXPECT_EQ(client.receive_through("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+    client.send(body.substr(0, 5));
+    client.send(body.substr(5));
+    EXPECT_TRUE(client.receive_answers(1).starts_with("HTTP/1.1 200 OK")) << round;
+  }
+  // What is too large is refused at once, and a client of HTTP/1.0 knows no such answer.
+  client.send(
+      "POST /ec/query HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 99999999\r\n\r\n");
+  EXPECT_TRUE(client.receive_answers(1).starts_with("HTTP/1.1 413"));
+  RawClient old(server->endpoint().port);
+  old.send(
+      fmt::format("POST /ec/query HTTP/1.0\r\nExpect: 100-continue\r\n"
+                  "Content-Length: {}\r\n\r\n{}",
+                  body.size(), body));
+  EXPECT_TRUE(old.receive_answers(1).starts_with("HTTP/1.1 200 OK"));
+}
+
+TEST(RegistryServerTest, AWaitBeyondTheBoundIsRefusedAndSaysSo) {
+  const auto server = start_registry({.max_wait = 50ms});
+  const auto client = client_of(*server);
+  EXPECT_EQ(*client->lookup("a", soon(), 50ms), std::nullopt);
+  const std::string refused = answer_to(*server, get("/ec/info/a?wait=0.051"));
+  EXPECT_TRUE(refused.starts_with("HTTP/1.1 400"));
+  EXPECT_NE(refused.find("wait is 0.051 s; this registry lets a request wait 0.05 s at most"),
+            std::string::npos)
+      << refused;
+  const std::vector<std::string> hashes = {"a"};
+  EXPECT_EQ(client->query(hashes, soon(), 1s).status().reason(), Reason::kInvalidArgument);
+}
+
+TEST(RegistryServerTest, ATableThatCanHoldNothingIsRefusedAtTheStart) {
+  RegistryOptions options{.port = 0};
+  options.table.max_bytes = RegistryOptions::kMinTableBytes - 1;
+  const Status status = RegistryServer::start(options).status();
+  EXPECT_EQ(status.reason(), Reason::kInvalidArgument);
+  EXPECT_NE(status.message().find("max_bytes is 65535"), std::string_view::npos);
+  options.table.max_bytes = RegistryOptions::kMinTableBytes;
+  publish(*start_registry(options), "a");
+}
+
+// Whoever reaches the registry can say nothing for others: what a producer has said stays.
+TEST(RegistryServerTest, AStrangerChangesNothingOfAnotherProducersEntries) {
+  const auto server = start_registry();
+  publish(*server, "a");
+  const auto post = [&](std::string_view path, std::string_view body) {
+    return answer_to(*server, fmt::format("POST {} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}", path,
+                                          body.size(), body));
+  };
+  const std::string lease = "00000000000000000000000000000007";
+  post("/ec/unpublish", fmt::format(R"({{"lease":"{}","mm_hashes":["a"]}})", lease));
+  post("/ec/unpublish", fmt::format(R"({{"lease":"{}","all":true}})", lease));
+  EXPECT_TRUE(post("/ec/renew", fmt::format(R"({{"lease":"{}","ttl":0.001}})", lease))
+                  .starts_with("HTTP/1.1 404"));
+  // Sizes, shapes and addresses that cannot be.
+  const std::vector<std::string> items = {
+      R"({"mm_hash":"b","nbytes":18446744073709551608,"shape":[4,8],"dtype":"bfloat16","generation":1})",
+      R"({"mm_hash":"b","nbytes":0,"shape":[0],"dtype":"bfloat16","generation":1})",
+      R"({"mm_hash":"b","nbytes":64,"shape":[4294967296,4294967296],"dtype":"bfloat16","generation":1})",
+      R"({"mm_hash":"b","nbytes":65,"shape":[4,8],"dtype":"bfloat16","generation":1})"};
+  for (const std::string& item : items) {
+    post("/ec/publish", fmt::format(R"({{"lease":"{}","ttl":30,"producer_zmq":"tcp://127.0.0.1:1",)"
+                                    R"("items":[{}]}})",
+                                    lease, item));
+  }
+  for (const char* address : {"tcp://127.0.0.1:0", "ipc:///tmp/x", "tcp://h:99999", ""}) {
+    post("/ec/publish",
+         fmt::format(R"({{"lease":"{}","ttl":30,"producer_zmq":"{}","items":[{{"mm_hash":"b",)"
+                     R"("nbytes":64,"shape":[4,8],"dtype":"bfloat16","generation":1}}]}})",
+                     lease, address));
+  }
+  SplitMix64 random(49);
+  for (int i = 0; i < 200; ++i) {
+    std::string noise(random.below(200), ' ');
+    for (char& each : noise) each = static_cast<char>(random.below(256));
+    (void)answer_to(*server, noise);
+  }
+  EXPECT_TRUE(answer_to(*server, get("/ec/info/a")).starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(answer_to(*server, get("/ec/info/b")).starts_with("HTTP/1.1 404"));
+  EXPECT_EQ(server->table().usage().entries, 1u);
 }
 
 TEST(RegistryServerTest, AClientThatReadsNothingIsEnded) {

@@ -86,6 +86,12 @@ class RawClient {
     while (answers_in(got) < count && receive_some(got)) continue;
     return got;
   }
+  // Until `end` has come, or nothing more does.
+  std::string receive_through(std::string_view end) {
+    std::string got;
+    while (got.find(end) == std::string::npos && receive_some(got)) continue;
+    return got;
+  }
   void half_close() { ::shutdown(fd_.get(), SHUT_WR); }
   void reset() { fd_.reset(); }
 

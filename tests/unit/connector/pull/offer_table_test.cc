@@ -1,5 +1,7 @@
 #include "connector/pull/sender/offer_table.h"
 
+#include <thread>
+
 #include <gtest/gtest.h>
 
 namespace stagelink::pull {
@@ -45,6 +47,20 @@ class OfferTableTest : public ::testing::Test {
   Duration skipped = Duration::zero();
   OfferTable::Outcomes woken;
 };
+
+TEST_F(OfferTableTest, WhoWaitsForRoomIsWokenByTheEndOfAClaimOrOfAnOffer) {
+  put("k", 0);
+  ASSERT_EQ(reason(1, "k"), Reason::kOk);
+  const uint64_t seen = table.await_end(UINT64_MAX, Deadline::in(std::chrono::minutes(1)));
+  EXPECT_EQ(table.await_end(seen, Deadline::in(milliseconds(1))), seen) << "nothing has ended";
+  std::thread waiter(
+      [&] { EXPECT_NE(table.await_end(seen, Deadline::in(std::chrono::minutes(1))), seen); });
+  EXPECT_TRUE(table.release(receiver, 1, true));
+  waiter.join();
+  const uint64_t released = table.await_end(seen, Deadline::in(Duration::zero()));
+  EXPECT_TRUE(table.cleanup("k", 0));
+  EXPECT_NE(table.await_end(released, Deadline::in(std::chrono::minutes(1))), released);
+}
 
 TEST_F(OfferTableTest, AnOfferGoesWithItsLastReader) {
   put("k", 2);

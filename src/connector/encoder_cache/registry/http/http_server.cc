@@ -1,5 +1,6 @@
 #include "connector/encoder_cache/registry/http/http_server.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -31,6 +32,7 @@ constexpr auto kTick = std::chrono::seconds(1);
 constexpr auto kDrainTime = std::chrono::seconds(1);
 constexpr size_t kDrainBytes = 1 << 20;
 constexpr int kAcceptsPerRound = 64;
+constexpr uint32_t kMaxBacklog = 65'535;
 
 std::string_view phrase_of(int status) noexcept {
   switch (status) {
@@ -125,6 +127,7 @@ class HttpServer::Core final {
   void drain(Connection& at);
   void go_on(Connection& at, State state);
   bool serve(Connection& at);
+  bool ask_for_body(Connection& at);
   void refuse(Connection& at);
   void park(Connection& at, HttpParked parked);
   void put(Connection& at, const HttpResponse& response);
@@ -156,7 +159,14 @@ class HttpServer::Core final {
   std::thread thread_;
 };
 
-Status HttpServer::Core::open() { return poller_->add(listener_.get(), EPOLLIN, &acceptor_); }
+Status HttpServer::Core::open() {
+  // So many may come at once; the kernel has a bound of its own (net.core.somaxconn).
+  const auto backlog = static_cast<int>(std::min<uint32_t>(limits_.max_connections, kMaxBacklog));
+  if (::listen(listener_.get(), backlog) != 0) {
+    return Status(Reason::kSystem, fmt::format("listen: errno {}", errno));
+  }
+  return poller_->add(listener_.get(), EPOLLIN, &acceptor_);
+}
 
 void HttpServer::Core::start() {
   thread_ = std::thread([this] { run(); });
@@ -287,6 +297,8 @@ void HttpServer::Core::go_on(Connection& at, State state) {
   }
   if (state == State::kRefused) {
     refuse(at);
+  } else if (at.reader.take_expectation() && !ask_for_body(at)) {
+    return;
   } else if (at.phase != Phase::kReading) {
     watch(at, Phase::kReading, EPOLLIN);
   }
@@ -311,6 +323,16 @@ bool HttpServer::Core::serve(Connection& at) {
     return true;
   }
   answered(at);
+  return false;
+}
+
+// False: the connection is gone. All answers before it have left, so that there is room for it.
+bool HttpServer::Core::ask_for_body(Connection& at) {
+  static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+  const ssize_t sent =
+      ::send(at.fd.get(), kContinue.data(), kContinue.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (sent == static_cast<ssize_t>(kContinue.size())) return true;
+  drop(at);
   return false;
 }
 

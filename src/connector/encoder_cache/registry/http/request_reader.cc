@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <boost/asio/buffer.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
@@ -31,6 +32,7 @@ struct RequestReader::Parts {
   size_t begin = 0;  // What has come and is not parsed lies in [begin, end).
   size_t end = 0;
   std::optional<http::request_parser<http::string_body>> parser;
+  bool expectation_taken = false;
   int refusal = 0;
 };
 
@@ -69,6 +71,7 @@ RequestReader::State RequestReader::parse() {
   if (!parts.parser.has_value()) {
     if (parts.begin == parts.end) return State::kMore;
     parts.parser.emplace();
+    parts.expectation_taken = false;
     parts.parser->eager(true);
     parts.parser->header_limit(static_cast<uint32_t>(parts.max_head_bytes));
     parts.parser->body_limit(parts.max_body_bytes);
@@ -89,6 +92,17 @@ RequestReader::State RequestReader::parse() {
                   : error == http::error::body_limit ? kBodyTooLarge
                                                      : kBadRequest;
   return State::kRefused;
+}
+
+bool RequestReader::take_expectation() {
+  Parts& parts = *parts_;
+  if (!parts.parser.has_value() || !parts.parser->is_header_done() || parts.expectation_taken) {
+    return false;
+  }
+  parts.expectation_taken = true;
+  const auto& message = parts.parser->get();
+  return message.version() >= 11 &&
+         boost::beast::iequals(message[http::field::expect], "100-continue");
 }
 
 HttpRequest RequestReader::request() const {

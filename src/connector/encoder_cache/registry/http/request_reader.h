@@ -35,6 +35,9 @@ class RequestReader {
   // Goes on to the next request behind one that was ready.
   State next();
 
+  // Of the state kMore. True once for a request whose client wants to be told to send its body.
+  bool take_expectation();
+
   // Of the state kReady, and valid until the next call of a method that is not const.
   HttpRequest request() const;
   bool keep_alive() const;
