@@ -22,7 +22,7 @@ constexpr std::string_view kProducerLog = "encoder cache producer";
 // Everything is leased: how often whoever waits for a piece of the pool looks for an ended lease.
 constexpr Duration kLookAgain = std::chrono::milliseconds(20);
 // How often whoever waits for the end of a lease looks whether to go on.
-constexpr Duration kLookUp = std::chrono::milliseconds(100);
+constexpr Duration kLookAtCaller = std::chrono::milliseconds(100);
 constexpr uint64_t kNoneSeen = UINT64_MAX;
 constexpr size_t kVictimsAtOnce = 64;
 pull::PutTerms for_ever() {
@@ -144,7 +144,7 @@ Result<pull::Piece> Producer::make_room(uint64_t bytes, const Interrupted& inter
       return Status(Reason::kCancelled, "waiting for room was interrupted");
     }
     if (is_full) {
-      (void)pull_->await_end(ends, Deadline::earlier(deadline, Deadline::in(kLookUp)));
+      (void)pull_->await_end(ends, Deadline::earlier(deadline, Deadline::in(kLookAtCaller)));
       continue;
     }
     // Woken early when something is freed; the leases of what is kept end without a word.
