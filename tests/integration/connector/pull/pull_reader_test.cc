@@ -108,7 +108,8 @@ TEST_F(PullReaderTest, AClaimThatCannotBeReadFailsAlone) {
   EXPECT_REASON(Reason::kOutOfBounds, outcomes[3]);
   EXPECT_REASON(Reason::kSuperseded, outcomes[5]);
   EXPECT_REASON(Reason::kExpired, outcomes[7]);
-  for (const size_t i : {0, 1, 2, 4, 6, 8, 9, 10, 11}) {
+  for (size_t i = 0; i < kClaims; ++i) {
+    if (i == 3 || i == 5 || i == 7) continue;
     EXPECT_OK(outcomes[i]);
     EXPECT_TRUE(is_right(i)) << i;
   }
