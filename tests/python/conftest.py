@@ -39,6 +39,8 @@ def runtime_dir() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="sl-") as folder:
         path = Path(folder) / "run"
         os.environ["STAGELINK_RUNTIME_DIR"] = str(path)
+        # For what does not read that: no other process may take the folder away in between.
+        os.environ["XDG_RUNTIME_DIR"] = folder
         yield path
 
 
