@@ -1518,6 +1518,25 @@ def kv_straight_get(connector: PullConnector, keys: Sequence[str], metadata: lis
     Wait for all payloads and claim them: an outcome for each, and the claims if all are `ok`.
     """
 
+class KvRegisteredCache:
+    """A KV cache whose blocks are offered where they lie."""
+
+    def put(self, key: str, plan: KvPlan, ticket: int, timeout: Timeout) -> tuple[str, str, dict[str, Any] | None]:
+        """
+        (reason, message, metadata). The blocks are read until the ticket is free.
+        """
+
+    def take_free(self) -> list[int]:
+        """Tickets whose blocks nobody reads any more, since the last call."""
+
+    @property
+    def held(self) -> int: ...
+
+    def close(self, timeout: Timeout) -> None:
+        """Take back what is offered and wait for its readers. Raises Busy."""
+
+def kv_register(connector: PullConnector, layers: KvLayers) -> KvRegisteredCache: ...
+
 class PullBuffer:
     """
     A piece of a pool. Has the buffer protocol where the pool is memory of the host: memoryview(buffer), numpy.frombuffer(buffer). The memory goes back when it is released, or gone, and nothing looks at it any more.

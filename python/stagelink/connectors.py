@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _core, serializer
@@ -289,6 +289,10 @@ _CONNECTORS: dict[str, Callable[[Mapping[str, Any]], Connector]] = {
 }
 
 
+# Of a receiver: where its senders are, and what only senders listen at.
+_OF_SENDER = frozenset({"from_stage", "to_stage", "sender_host", "sender_zmq_port", "zmq_port"})
+
+
 def create_connector(spec: ConnectorSpec) -> Connector:
     """Return the connector of a specification, by its name."""
     kind = _CONNECTORS.get(spec.name)
@@ -310,8 +314,9 @@ def create_connectors(
     """Return a connector for every edge that a stage is an end of; none if they are disabled.
 
     Connectors that pull get the role of the stage on the edge and the port of this rank. Edges that
-    a stage sends on by the same connector share one, which listens once. ``local_rank`` may be left
-    out where the sending stage has one rank.
+    a stage sends on by the same connector share one, which listens once; those that it receives on
+    have one each, which share their engine and pool. ``local_rank`` may be left out where the
+    sending stage has one rank.
     """
     found: dict[tuple[str, str], Connector] = {}
     if config is None or not config.enabled:
@@ -336,11 +341,27 @@ def create_connectors(
                 local_rank=_rank_on(config, edge, local_rank),
                 replica_id=replica_id,
             ).extra
+            if role == "receiver":
+                found[edge] = _receiver(extra, found.values())
+                continue
         elif bounds is not None:
             extra.setdefault("window_size", bounds.window_size)
             extra.setdefault("max_inflight", bounds.max_inflight)
         found[edge] = create_connector(ConnectorSpec(spec.name, extra))
     return found
+
+
+def _receiver(extra: dict[str, Any], others: Iterable[Connector]) -> Connector:
+    """A connector that pulls, in the pool of one that differs only in where its sender is."""
+
+    def of_pool(config: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in config.items() if key not in _OF_SENDER}
+
+    for other in others:
+        if isinstance(other, YuanrongTransferEngineConnector) and not other.can_put:
+            if of_pool(other.config) == of_pool(extra):
+                return YuanrongTransferEngineConnector(extra, share=other)
+    return YuanrongTransferEngineConnector(extra)
 
 
 def _rank_on(config: OmniTransferConfig, edge: tuple[str, str], rank: int | None) -> int:

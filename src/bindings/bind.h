@@ -30,5 +30,6 @@ void bind_serializer(nanobind::module_& m);
 void bind_encoder_cache(nanobind::module_& m);
 void bind_kv(nanobind::module_& m);
 void bind_kv_straight(nanobind::module_& m);
+void bind_kv_in_place(nanobind::module_& m);
 
 }  // namespace stagelink::bindings

@@ -35,5 +35,6 @@ NB_MODULE(_core, m) {
   bind_encoder_cache(m);
   bind_kv(m);
   bind_kv_straight(m);
+  bind_kv_in_place(m);
   bind_pull_connector(m);
 }

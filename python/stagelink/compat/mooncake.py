@@ -8,16 +8,15 @@ the package is not installed.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import ModuleType
 
 import stagelink as sl
 
 from .addressed import AddressedEngine
+from .stand_in import stand_in
 
 __all__ = ["TransferEngine", "enable"]
 
@@ -148,18 +147,7 @@ def enable() -> bool:
     An installed package stays as it is. Returns whether ``mooncake.engine`` is this module now;
     when it is not, a warning is logged that says so.
     """
-    here = sys.modules[__name__]
-    if sys.modules.get("mooncake.engine") is here:
-        return True
-    if "mooncake" in sys.modules or importlib.util.find_spec("mooncake") is not None:
-        _logger.warning("a package `mooncake` is installed and stays in use; it is left alone")
-        return False
-    package = ModuleType("mooncake", "Holds stagelink's stand-in for mooncake.engine.")
-    package.__path__ = []
-    package.engine = here  # type: ignore[attr-defined]
-    sys.modules["mooncake"] = package
-    sys.modules["mooncake.engine"] = here
-    return True
+    return stand_in(sys.modules[__name__], "mooncake", "engine")
 
 
 def _with_port(hostname: str) -> str:

@@ -8,17 +8,16 @@ find it where the package is not installed.
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
-from types import ModuleType
 
 import stagelink as sl
 
 from .addressed import AddressedEngine
+from .stand_in import stand_in
 
 __all__ = ["ErrorCode", "Result", "TransferEngine", "enable"]
 
@@ -175,18 +174,7 @@ def enable() -> bool:
     An installed package stays as it is. Returns whether ``yr.datasystem`` is this module now; when
     it is not, a warning is logged that says so.
     """
-    here = sys.modules[__name__]
-    if sys.modules.get("yr.datasystem") is here:
-        return True
-    if "yr" in sys.modules or importlib.util.find_spec("yr") is not None:
-        _logger.warning("a package `yr` is installed and stays in use; stagelink leaves it alone")
-        return False
-    package = ModuleType("yr", "Holds stagelink's stand-in for yr.datasystem.")
-    package.__path__ = []
-    package.datasystem = here  # type: ignore[attr-defined]
-    sys.modules["yr"] = package
-    sys.modules["yr.datasystem"] = here
-    return True
+    return stand_in(sys.modules[__name__], "yr", "datasystem")
 
 
 def _result_of(

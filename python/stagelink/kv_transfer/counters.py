@@ -9,6 +9,7 @@ __all__ = ["KvCounters"]
 _HELP = {
     "sent": "Payloads that were to be put, by outcome.",
     "received": "Payloads that were to be got, by outcome.",
+    "put_in_place": "Payloads of registered caches, by outcome: offered where they lie, or copied.",
     "requests_sent": "Requests whose cache was to be sent, by outcome.",
     "requests_received": "Requests whose cache was to be received, by outcome.",
 }

@@ -144,6 +144,29 @@ class KvTransferManager(RequestCaches, Closing):
         """
         return {} if self._sender is None else self._sender.take_failed()
 
+    def register_kv_caches(self, kv_caches: Sequence[Any], block_size: int) -> None:
+        """Offer blocks of these caches where they lie, from now on, instead of copying them.
+
+        Blocks are then read by those who receive them, after the request was returned as put: keep
+        the blocks of every request until :meth:`take_reusable` returns it. Needs the connector that
+        pulls and caches in memory of the host; else raises ``InvalidArgument``, and all stays as
+        it was.
+        """
+        if self._sender is None:
+            raise InvalidArgument("this stage sends no cache (need_send_cache)")
+        arguments.sequence("kv_caches", kv_caches)
+        block_size = arguments.integer("block_size", block_size, 1, 2**31 - 1)
+        self._sender.register(kv_caches, block_size)
+
+    def take_reusable(self) -> list[str]:
+        """Requests whose blocks may be used again, since the last call: sent, failed or expired.
+
+        With registered caches each request that was handed over comes here once, when whoever has
+        claimed its blocks has read them, or by its time. Without them there is nothing to wait for,
+        and this is empty.
+        """
+        return [] if self._sender is None else self._sender.take_reusable()
+
     @property
     def pending_sends(self) -> int:
         """Requests that were handed over and are not done: their blocks are still read."""

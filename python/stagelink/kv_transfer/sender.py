@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import _core
-from ..errors import Error, InvalidArgument
+from ..errors import Error, InvalidArgument, InvalidState
 from ..pull import arguments
 from .config import KvTransferConfig
 from .counters import KvCounters
 from .device import blocks_on_host, is_on_device
+from .in_place import RegisteredCaches
 
 __all__ = ["KvSender", "SendJob"]
 
@@ -41,6 +42,8 @@ class SendJob:
     deadline: float
     written: Any = None
     """An event of the device behind which its memory holds what it should."""
+    held: RegisteredCaches | None = None
+    """Where its blocks are held, if they may be offered in place."""
     failed: dict[str, str] = field(default_factory=dict)
     """Why, by key."""
     done: threading.Event = field(default_factory=threading.Event)
@@ -85,6 +88,7 @@ class KvSender:
         self._pending = 0
         self._stop = threading.Event()
         self._layers: tuple[list[Any], int, _core.KvLayers] | None = None
+        self._registered: RegisteredCaches | None = None
         count = config.send_threads
         if config.max_inflight > 0:
             count = min(count, config.max_inflight)
@@ -97,6 +101,7 @@ class KvSender:
 
     def submit(self, job: SendJob) -> bool:
         """Hand a request over; False: too many wait, and it has failed."""
+        self._hold(job)
         with self._lock:
             stopped = self._stop.is_set()
             if not stopped:
@@ -115,6 +120,7 @@ class KvSender:
 
     def refuse(self, job: SendJob, error: InvalidArgument) -> None:
         """Fail a request that cannot be sent, before it is handed over."""
+        self._hold(job)
         job.failed[str(job.transfer_id)] = error.reason
         self._counters.count("sent", error.reason)
         logger.error(
@@ -122,6 +128,21 @@ class KvSender:
             arguments.shown(str(job.request_id)), error.message, error.reason,
         )  # fmt: skip
         self._finish(job)
+
+    def register(self, layers: Sequence[Any], block_size: int) -> None:
+        """Offer blocks of these layers where they lie, from now on. Raises ``Error``."""
+        config = self._config
+        made = _core.kv_layers(layers, block_size, config.mla, config.kv_layout)
+        registered = RegisteredCaches(self._connector, layers, made)
+        with self._lock:
+            if self._registered is not None:
+                raise InvalidState("KV caches are registered already")
+            self._registered = registered
+            self._layers = (list(layers), block_size, made)
+
+    def take_reusable(self) -> list[str]:
+        """Requests whose blocks nobody reads any more; none without registered caches."""
+        return [] if self._registered is None else self._registered.take_reusable()
 
     def take_done(self) -> list[str]:
         """Requests whose every payload was put, since the last call."""
@@ -161,6 +182,8 @@ class KvSender:
         deadline = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+        if self._registered is not None:
+            self._registered.close(max(0.0, deadline - time.monotonic()))
 
     # The threads.
 
@@ -188,7 +211,14 @@ class KvSender:
             else:
                 self._done.append(job.request_id)
         self._counters.count("requests_sent", "failed" if job.failed else "ok")
+        if job.held is not None:
+            job.held.end(job.request_id)
         job.done.set()
+
+    def _hold(self, job: SendJob) -> None:
+        job.held = self._registered
+        if job.held is not None:
+            job.held.begin(job.request_id)
 
     def _fail(self, job: SendJob, reason: str, why: str) -> None:
         """Nothing of the request was put."""
@@ -309,6 +339,11 @@ class KvSender:
     def _put_once(self, job: SendJob, key: str, plan: _core.KvPlan) -> bool:
         from_stage, to_stage = self._stages
         left = max(0.0, job.deadline - time.monotonic())
+        if job.held is not None and job.held.suits(job.layers):
+            outcome = job.held.put(job.request_id, self._stages, key, plan, left)
+            self._counters.count("put_in_place", outcome or "copied")
+            if outcome is not None:
+                return outcome == "ok"
         data: Any = None
         allocate = getattr(self._connector, "allocate", None)
         if allocate is not None and getattr(self._connector, "pool_device", "cpu") == "cpu":

@@ -18,6 +18,7 @@ from .ascend import AscendPlane
 from .buffer import ManagedBuffer
 from .contract import ConnectorClosed, OmniConnector
 from .log_limit import LINES_OF_CALL, limited
+from .shared import SharedCore, join_core, open_core
 
 __all__ = ["SenderUnknown", "YuanrongTransferEngineConnector"]
 
@@ -59,8 +60,17 @@ class YuanrongTransferEngineConnector(OmniConnector):
     _SEPARATOR = "@"
     _logger = limited(logging.getLogger("stagelink.pull"))
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        """Bind the ports and reserve the pool. Raises what is wrong, by name."""
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        share: YuanrongTransferEngineConnector | None = None,
+    ) -> None:
+        """Bind the ports and reserve the pool. Raises what is wrong, by name.
+
+        ``share``: a receiver whose engine and pool this one, a receiver too, uses with it; of
+        ``config`` only where the sender is counts then. They close with the last of them.
+        """
         self._core: _core.PullConnector | None = None
         self._plane: AscendPlane | None = None
         self._sender_host: str | None = None
@@ -72,6 +82,8 @@ class YuanrongTransferEngineConnector(OmniConnector):
             key: os.path.expandvars(value) if isinstance(value, str) else value
             for key, value in arguments.mapping("config", config).items()
         }
+        if share is not None:
+            share._open("share")
         extra = json.dumps(self.config, default=str)
         options, notes = _core.pull_connector_options(extra)
         for note in notes:
@@ -81,15 +93,13 @@ class YuanrongTransferEngineConnector(OmniConnector):
         self.stage_id = options["stage_id"]
         self._wire: serializer.Wire = "compat" if options["compat_030"] else "fast"
         self._checksum: bool = options["checksum"] and not options["compat_030"]
-        if self.protocol == "ascend":
-            self._plane = AscendPlane(options)
-        try:
-            self._core = _core.PullConnector(extra, self._plane)
-        except BaseException:
-            self._close_plane()
-            raise
+        self._shared: SharedCore = (
+            open_core(options, extra) if share is None else join_core(share._shared)
+        )
+        core = self._shared.opened()
+        self._core, self._plane = core, self._shared.plane
         self.can_put = options["can_put"]
-        health = self._core.health()
+        health = core.health()
         self.host: str = health["host"]
         self.zmq_port: int = health["zmq_port"]
         self.rpc_port: int = health["rpc_port"]
@@ -218,6 +228,7 @@ class YuanrongTransferEngineConnector(OmniConnector):
             places = arguments.items("metadata", metadata)
         left = arguments.left_until(deadline)
         self._expect_sender(core, all(places) and metadata is not None)
+        places = [place or self._place() for place in places]
         found = core.get_many(keys, places, left, left)
         return self._results(keys, found)
 
@@ -261,7 +272,7 @@ class YuanrongTransferEngineConnector(OmniConnector):
             return
         self._sender_host, self._sender_zmq_port = sender_host or None, port
         if self._core is not None and port is not None and self._sender_known():
-            self._core.update_sender(str(self._sender_host), port)
+            self._shared.update_sender(str(self._sender_host), port)
 
     def sender_metadata(self, sender_rank: int) -> dict[str, Any]:
         """Return the metadata, for ``get``, of a sender that was named by its rank."""
@@ -300,15 +311,13 @@ class YuanrongTransferEngineConnector(OmniConnector):
     def close(self, timeout: _core.Timeout = 5) -> None:
         """Take back all payloads, wait for those who read them, end what waits. Idempotent."""
         timeout = _core.seconds(timeout, "timeout")
-        core = getattr(self, "_core", None)
-        if core is None:
+        if getattr(self, "_core", None) is None:
             return
-        self._core = None  # It ends with the last call that is still in it.
+        self._core = None
         try:
-            core.close(timeout)
+            self._shared.leave(timeout)
         except Error as error:
             self._logger.warning("YuanrongTransferEngineConnector: closing: %s", error)
-        self._close_plane()
 
     def _key(self, name: str, key: object, from_stage: object, to_stage: object) -> str:
         return self._make_key(arguments.text(name, key), *self._edge(from_stage, to_stage))
@@ -320,14 +329,6 @@ class YuanrongTransferEngineConnector(OmniConnector):
                 f"Cannot {call} data: YuanrongTransferEngineConnector is closed", "closed"
             )
         return core
-
-    def _close_plane(self) -> None:
-        plane, self._plane = self._plane, None
-        try:
-            if plane is not None:
-                plane.close()
-        except Error as error:
-            self._logger.warning("YuanrongTransferEngineConnector: %s", error)
 
     def _offer(
         self,
@@ -384,7 +385,7 @@ class YuanrongTransferEngineConnector(OmniConnector):
         core = self._open("get")
         self._expect_sender(core, bool(metadata))
         try:
-            outcome = core.get(key, metadata, wait, timeout)
+            outcome = core.get(key, metadata or self._place(), wait, timeout)
         except InvalidArgument as error:  # What the metadata says cannot be.
             core.refuse_get(False)
             self._logger.error("transfer_engine get failed for %s: %s", _shown(key), str(error))
@@ -421,6 +422,12 @@ class YuanrongTransferEngineConnector(OmniConnector):
                     reason,
                 )
         return results
+
+    def _place(self) -> dict[str, Any] | None:
+        """Where to ask without metadata; None: where the core does."""
+        if not self._shared.was_shared:
+            return None
+        return {"source_host": self._sender_host, "source_port": self._sender_zmq_port}
 
     def _result(self, key: str, outcome: tuple[str, str, _core.Pulled | None]) -> _Pulled | None:
         reason, message, pulled = outcome

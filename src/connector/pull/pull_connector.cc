@@ -329,6 +329,11 @@ Result<std::shared_ptr<const Region>> PullConnector::register_memory(void* addre
   return region;
 }
 
+RegisteredRange PullConnector::range_of(const Piece& piece) const {
+  const Home& home = *core_->home;
+  return {home.pool_region, home.pool->offset_of(piece.bytes()), piece.bytes().size()};
+}
+
 Result<std::shared_ptr<const Region>> PullConnector::allocate_memory(uint64_t bytes) {
   SL_TRY(core_->home->usable());
   SL_ASSIGN(auto region, allocate_region(*core_->home->engine, bytes));

@@ -70,6 +70,9 @@ class PullConnector {
   // Memory of the caller, who keeps it valid while the region lives. Errors: those of
   // Engine::register_memory.
   Result<std::shared_ptr<const Region>> register_memory(void* address, uint64_t bytes);
+  // A piece of this connector's pool as a part of what put_ranges() offers. The piece must be kept
+  // until that is free.
+  RegisteredRange range_of(const Piece& piece) const;
   // Memory that peers on this host map and copy directly.
   Result<std::shared_ptr<const Region>> allocate_memory(uint64_t bytes);
 

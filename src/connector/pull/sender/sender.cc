@@ -111,9 +111,10 @@ Status Sender::place_ranges(Payload& payload, std::span<const RegisteredRange> r
       return Status(Reason::kOutOfBounds, fmt::format("{} bytes at {} of a region of {}",
                                                       range.bytes, range.offset, bytes.size()));
     }
+    const bool in_pool = range.region == home_->pool_region;  // Which all receivers know.
     const auto found = std::find(body.regions.begin(), body.regions.end(), range.region);
-    const auto index = static_cast<uint32_t>(found - body.regions.begin());
-    if (found == body.regions.end()) {
+    const auto index = in_pool ? kPoolRegion : static_cast<uint32_t>(found - body.regions.begin());
+    if (!in_pool && found == body.regions.end()) {
       body.regions.push_back(range.region);
       payload.places.regions.push_back(range.region->descriptor());
     }

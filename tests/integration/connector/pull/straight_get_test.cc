@@ -2,10 +2,13 @@
 
 #include "connector/kv/straight_get.h"
 
+#include <array>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "connector/kv/in_place/registered_cache.h"
 #include "connector/kv/rank_map.h"
 #include "integration/connector/pull/old_sender.h"
 #include "integration/connector/pull/pull_test.h"
@@ -193,6 +196,61 @@ TEST_F(StraightGetTest, ASenderOf030GivesTheSame) {
   EXPECT_TRUE(claimed.get->plan().dense(0));
   EXPECT_OK(read_and_check(*claimed.get, 7, kHeads));
   EXPECT_TRUE(eventually([&] { return old.cleanups() == 1; }));
+}
+
+// Layers of four blocks, in the order 3, 1, 2, 0, and the memory that they are.
+struct PagedLayers {
+  explicit PagedLayers(uint16_t fill) {
+    constexpr std::array<uint64_t, 4> kOrder = {3, 1, 2, 0};
+    constexpr uint64_t kBlock = kTokens / kOrder.size();
+    for (uint32_t layer = 0; layer < kStraightLayers; ++layer) {
+      auto& memory = values.emplace_back(2 * kTokens * kHeads * kDim);
+      for (uint64_t i = 0; i < memory.size(); ++i) {
+        PayloadTensor tensor;
+        tensor.is_value = i >= memory.size() / 2;
+        tensor.layer = layer;
+        const uint64_t row = i / (kHeads * kDim) % kTokens;
+        const uint64_t token = kOrder[row / kBlock] * kBlock + row % kBlock;
+        memory[i] = element(fill, tensor, token, i / kDim % kHeads, i % kDim);
+      }
+      constexpr int64_t kRow = kHeads * kDim * 2;
+      planes.push_back(must(kv::planes_of({reinterpret_cast<const std::byte*>(memory.data()),
+                                           kv::find_kv_dtype("int16"),
+                                           {2, 4, kBlock, kHeads, kDim},
+                                           {kTokens * kRow, kBlock * kRow, kRow, kDim * 2, 2}},
+                                          {.block_size = kBlock})));
+    }
+    constexpr std::array<int64_t, 4> kIds = {3, 1, 2, 0};
+    plan = must(kv::PayloadPlan::create(
+        planes, {.request_id = kRequest, .block_ids = kIds, .seq_len = kTokens, .heads = {}}));
+  }
+
+  std::vector<std::vector<uint16_t>> values;
+  std::vector<kv::LayerPlanes> planes;
+  std::optional<kv::PayloadPlan> plan;
+};
+
+TEST_F(StraightGetTest, ARegisteredCacheIsReadWhereItLiesAndIsFreeWhenItHasBeenRead) {
+  PagedLayers layers(7);
+  const PagedLayers others(9);
+  auto sender = connector("");
+  auto receiver = connector(kReceiverRole);
+  auto cache = must(kv::RegisteredCache::create(*sender, layers.planes));
+  EXPECT_REASON(Reason::kOutOfBounds, cache->put("kv", *others.plan, 1).status());
+  const std::array<PullMetadata, 1> put = {must(cache->put("kv", *layers.plan, 2))};
+  EXPECT_EQ(cache->held(), 1u);
+  EXPECT_LT(sender->health().pool_used, layers.plan->size());  // The header is in the pool.
+  auto claimed = must(claim_all(*receiver, 1, 1, put));
+  ASSERT_NE(claimed.get, nullptr);
+  EXPECT_REASON(Reason::kReaderInside, cache->close(0s));  // Takes it back, and it is claimed.
+  EXPECT_OK(read_and_check(*claimed.get, 7, kHeads));
+  EXPECT_OK(cache->close(20s));
+  EXPECT_EQ(cache->take_free(), (std::vector<uint64_t>{2}));
+  EXPECT_EQ(cache->take_free(), std::vector<uint64_t>());
+  EXPECT_EQ(sender->health().pool_used, 0u);
+  auto shm = connector(R"("protocol": "shm")");
+  EXPECT_REASON(Reason::kUnsupported, kv::RegisteredCache::create(*shm, layers.planes).status());
+  EXPECT_REASON(Reason::kTooManyRegions, kv::RegisteredCache::create(*sender, {}).status());
 }
 
 }  // namespace

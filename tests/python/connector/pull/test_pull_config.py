@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,12 @@ from child import Child
 
 from stagelink import _core
 from stagelink import omni_config as oc
-from stagelink.connectors import YuanrongTransferEngineConnector, create_connectors
+from stagelink.connectors import (
+    ConnectorClosed,
+    YuanrongTransferEngineConnector,
+    create_connectors,
+)
+from stagelink.errors import InvalidArgument, InvalidState
 from stagelink.vllm_omni import chosen_names
 
 HERE = Path(__file__).parent
@@ -81,6 +87,46 @@ def test_a_file_gives_each_stage_its_role_and_its_port(tmp_path: Path) -> None:
     one.close()
 
 
+def test_edges_that_a_stage_receives_on_share_a_pool_and_keep_their_senders(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "pipeline.yaml"
+    stages = "\n".join(
+        f"  - {{stage_id: {stage}, output_connectors: {{to_stage_2: pull}}}}" for stage in (0, 1)
+    )
+    head = PIPELINE.split("stages:")[0].replace("BASE", str(_free_base()))
+    path.write_text(f"{head}stages:\n{stages}\n  - {{stage_id: 2}}\n")
+    config = oc.load_omni_transfer_config(path)
+    senders = {stage: create_connectors(config, stage)[stage, "2"] for stage in ("0", "1")}
+    made = create_connectors(config, 2)
+    first, second = made["0", "2"], made["1", "2"]
+    assert isinstance(first, YuanrongTransferEngineConnector)
+    assert isinstance(second, YuanrongTransferEngineConnector)
+    assert first is not second and first._core is second._core
+    for stage, sender in senders.items():
+        assert sender.put(stage, "2", "r", f"of {stage}".encode())[0]
+    assert pulls.raw(second.get("1", "2", "r")) == b"of 1"
+    deadline = time.monotonic() + 20
+    assert pulls.raw(first.get_many("0", "2", ["r"], deadline=deadline)[0]) == b"of 0"
+    # What one is told of its sender is nothing to the other.
+    first.update_sender_info(second.sender_host, second.sender_zmq_port)
+    assert senders["1"].put("0", "2", "s", b"x")[0]
+    assert pulls.raw(first.get("0", "2", "s")) == b"x"
+    first.close()
+    first.close()
+    with pytest.raises(ConnectorClosed):
+        first.get("0", "2", "r")
+    assert senders["1"].put("1", "2", "t", b"y")[0]
+    assert pulls.raw(second.get("1", "2", "t")) == b"y"
+    with pytest.raises(InvalidState, match="closed"):
+        YuanrongTransferEngineConnector({"role": "receiver"}, share=first)
+    second.close()
+    for sender in senders.values():
+        with pytest.raises(InvalidArgument, match="role: receiver"):
+            YuanrongTransferEngineConnector({"role": "receiver"}, share=sender)  # type: ignore[arg-type]
+        sender.close()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -119,6 +165,7 @@ def test_the_pages_file_resolves_ports_and_ranks_and_needs_an_npu(
 
 RANK = """
 import sys
+import time
 sys.path.insert(0, folder)
 import pulls
 from stagelink import omni_config
