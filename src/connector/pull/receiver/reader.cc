@@ -35,8 +35,10 @@ bool concerns_all(const Status& status) noexcept {
   }
 }
 
+}  // namespace
+
 // The arrays of a RangeList.
-struct ReadRanges {
+struct Reader::Ranges {
   std::vector<uint64_t> local_offsets, remote_offsets, sizes;
   std::vector<uint32_t> local_regions, remote_regions;
 
@@ -49,7 +51,7 @@ struct ReadRanges {
     remote_offsets.push_back(remote);
     sizes.push_back(bytes);
   }
-  void append(const ReadRanges& other) {
+  void append(const Ranges& other) {
     for (size_t i = 0; i < other.size(); ++i) {
       add(other.local_regions[i], other.local_offsets[i], other.remote_regions[i],
           other.remote_offsets[i], other.sizes[i]);
@@ -64,8 +66,6 @@ struct ReadRanges {
     for (auto* const indices : {&local_regions, &remote_regions}) indices->clear();
   }
 };
-
-}  // namespace
 
 // The reads of one claim: first the payload's bytes, then the stamp.
 class Reader::Flight {
@@ -105,12 +105,12 @@ class Reader::Flight {
     return true;
   }
 
-  const ReadRanges& ranges() const noexcept { return ranges_; }
+  const Ranges& ranges() const noexcept { return ranges_; }
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
   const Deadline& deadline() const noexcept { return deadline_; }
 
   // Ranges of this one and of others over the same session.
-  Result<Transfer> submit(const ReadRanges& ranges, const Deadline& deadline) const {
+  Result<Transfer> submit(const Ranges& ranges, const Deadline& deadline) const {
     const bool by_address = claim_.life->is_omni();
     return session_->read(
         {ranges.local_offsets, ranges.remote_offsets, ranges.sizes, ranges.local_regions,
@@ -228,7 +228,7 @@ class Reader::Flight {
   ClaimState& claim_;
   const Deadline deadline_;
   Status status_;
-  ReadRanges ranges_;                                  // Of the payload, then of the stamp.
+  Ranges ranges_;                                      // Of the payload, then of the stamp.
   std::vector<std::shared_ptr<const Region>> locals_;  // From index 2 on.
   bool has_passing_regions_ = false;                   // Registered for this read alone.
   std::shared_ptr<Session> session_;
@@ -256,7 +256,7 @@ class Reader::Trip {
   }
 
   void start() {
-    ReadRanges merged;
+    Ranges merged;
     merged.reserve(ranges_);
     for (const Flight* const flight : flights_) merged.append(flight->ranges());
     transfer_.emplace(flights_.front()->submit(merged, deadline_));

@@ -37,6 +37,7 @@ class Reader {
                                 const Deadline& deadline) const;
 
  private:
+  struct Ranges;
   class Flight;
   class Trip;
   static void fly(std::span<Flight* const> flights);
