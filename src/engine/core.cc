@@ -1,9 +1,12 @@
 #include "engine/core.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/fork_guard.h"
@@ -12,6 +15,7 @@
 #include "base/random.h"
 #include "base/runtime_dir.h"
 #include "base/secret_file.h"
+#include "base/unique_fd.h"
 #include "config/engine_config.h"
 #include "engine/advertised_address.h"
 #include "engine/bind_address.h"
@@ -30,10 +34,32 @@ using Clock = std::chrono::steady_clock;
 // retired regions), it looks this often.
 constexpr Duration kBusyTick = std::chrono::milliseconds(5);
 constexpr Duration kAcceptPause = std::chrono::milliseconds(200);
+constexpr int kDirTries = 100;
 
 EngineOptions named(EngineOptions options) {
   if (options.name.empty()) options.name = "engine-" + std::to_string(::getpid());
   return options;
+}
+
+bool has_name(const UniqueFd& dir) noexcept {
+  struct stat info {};
+  return ::fstat(dir.get(), &info) == 0 && info.st_nlink > 0;
+}
+
+// The runtime directory, and our first entry in it. Until that is there, another engine that closes
+// may remove the directory.
+Result<std::string> enter_runtime_dir(const EngineOptions& options, const InstanceId& instance,
+                                      std::unique_ptr<metrics::EngineMetrics>& metrics) {
+  for (int tries = 1;; ++tries) {
+    auto found = runtime_dir(options.runtime_dir);
+    if (found.status().reason() == Reason::kNotFound && tries < kDirTries) continue;
+    SL_ASSIGN(std::string path, std::move(found));
+    const UniqueFd dir(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    const int error = errno;
+    reclaim_dead_entries(path);
+    metrics = metrics::EngineMetrics::create(path, options.name, instance);
+    if (tries == kDirTries || (dir && has_name(dir)) || (!dir && error != ENOENT)) return path;
+  }
 }
 
 }  // namespace
@@ -77,11 +103,7 @@ Status EngineCore::open() {
     }
   }
   SL_TRY(load_secret());
-  auto dir = runtime_dir(options_.runtime_dir);
-  if (!dir.ok()) return dir.status();
-  runtime_dir_ = *std::move(dir);
-  reclaim_dead_entries(runtime_dir_);
-  metrics_ = metrics::EngineMetrics::create(runtime_dir_, options_.name, instance_);
+  SL_ASSIGN(runtime_dir_, enter_runtime_dir(options_, instance_, metrics_));
   if (options_.fault_seed != 0) {
     faults_ = std::make_shared<transport::FaultInjector>(options_, *metrics_);
   }
@@ -118,10 +140,9 @@ void EngineCore::offer_cma() {
 }
 
 Status EngineCore::start() {
-  SL_TRY(acceptor_->start(
-      [this](UniqueFd fd, Carrier carrier, const wire::Hello& hello) {
-        greet(std::move(fd), carrier, hello);
-      }));
+  SL_TRY(acceptor_->start([this](UniqueFd fd, Carrier carrier, const wire::Hello& hello) {
+    greet(std::move(fd), carrier, hello);
+  }));
   next_heartbeat_ = Clock::now() + options_.heartbeat_interval;
   return loop_->start([this] { return tick(); });
 }

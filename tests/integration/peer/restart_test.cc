@@ -1,9 +1,13 @@
 // A peer that comes back at the same address is another peer (T25).
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <set>
+#include <thread>
 
+#include "base/log.h"
+#include "base/runtime_dir.h"
 #include "integration/support/engine_test.h"
 
 namespace stagelink::test {
@@ -127,6 +131,22 @@ TEST_F(RuntimeDirTest, NextEngineReclaimsWhatAKilledOneLeft) {
   EXPECT_OK(stopped.close());
   EXPECT_OK(alive.close());
   EXPECT_TRUE(!std::filesystem::exists(runtime_dir()) || entries().empty());
+}
+
+TEST_F(RuntimeDirTest, AnEngineStartsAlsoWhileOthersRemoveTheEmptyDirectory) {
+  set_log_level(LogLevel::kError);  // Each time that it is removed is a warning.
+  std::atomic<bool> done{false};
+  std::thread closing([&] {
+    while (!done.load()) remove_if_empty(runtime_dir());
+  });
+  for (int round = 0; round < (kSanitized ? 20 : 50); ++round) {
+    const auto engine = Engine::create(options("one"));
+    EXPECT_OK(engine.status());
+    EXPECT_TRUE(!engine.ok() || std::filesystem::exists(runtime_dir()));
+  }
+  done.store(true);
+  closing.join();
+  set_log_level(LogLevel::kWarning);
 }
 
 }  // namespace
