@@ -129,7 +129,8 @@ constexpr OptionRow kCacheRows[] = {
     {"checksum", T::kBool, kCacheMoving, "Prove each embedding by a checksum.",
      field_of<&O::checksum>, 0, 0},
     {"seed_peers", T::kBool, kCacheMoving,
-     "Answer the message `pull` of consumers that know no leases. Off with a `secret_file`.",
+     "Speak with peers that know no leases: answer their message `pull`, and send it to theirs. "
+     "Off with a `secret_file`.",
      field_of<&O::seed_peers>, 0, 0},
 
     {"buffer_size", T::kBytes, kCacheBounds,

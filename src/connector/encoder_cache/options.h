@@ -43,7 +43,7 @@ struct CacheOptions {
   bool checksum = false;
   Duration push_wait_timeout = std::chrono::seconds(60);
   Duration reservation_ttl = std::chrono::seconds(30);
-  bool seed_peers = true;  // Answer `pull` of peers that know no leases.
+  bool seed_peers = true;  // Speak with peers that know no leases.
 
   // Bounds.
   uint64_t buffer_size = 1'000'000'000;  // Of the pool.

@@ -64,7 +64,7 @@ Result<std::unique_ptr<Consumer>> Consumer::create(const CacheOptions& options, 
 }
 
 Consumer::Consumer(const CacheOptions& options, std::unique_ptr<pull::PullConnector> pull)
-    : options_(options), pull_(std::move(pull)) {}
+    : options_(options), pull_(std::move(pull)), seeds_(*pull_, options.control_timeout) {}
 
 Consumer::~Consumer() { (void)close(); }
 
@@ -165,12 +165,23 @@ void Consumer::ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms
   std::vector<pull::PullMetadata> places(wanted.size());
   std::vector<pull::GetRequest> gets;
   std::vector<Wanted*> asked;
+  std::vector<Wanted*> seeds;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const LoadRequest& request = *wanted[i]->request;
     const ProducerEntry& entry = request.producers[wanted[i]->next_producer];
     auto place = place_of(*wanted[i]);
     if (!place.ok()) {
       wanted[i]->outcome.emplace(place.status());
+      continue;
+    }
+    if (!entry.knows_leases && options_.seed_peers) {
+      seeds.push_back(wanted[i]);
+      continue;
+    }
+    if (!entry.knows_leases) {
+      wanted[i]->outcome.emplace(
+          Status(Reason::kUnsupported,
+                 fmt::format("{} knows no leases, and `seed_peers` is off", entry.producer_zmq)));
       continue;
     }
     places[i] = *std::move(place);
@@ -181,6 +192,7 @@ void Consumer::ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms
     if (request.into.empty()) gets.back().into = {};
     asked.push_back(wanted[i]);
   }
+  if (!seeds.empty()) ask_seeds(seeds, terms, deadline);
   if (gets.empty()) return;
   auto got = pull_->get_many(
       gets,
@@ -204,6 +216,25 @@ void Consumer::ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms
       asked[i]->outcome.emplace(Embedding{request.mm_hash, entry.info, entry.producer_zmq,
                                           std::move(got[i]->piece), got[i]->times});
     }
+  }
+}
+
+void Consumer::ask_seeds(std::span<Wanted* const> wanted, const LoadTerms& terms,
+                         const Deadline& deadline) {
+  std::vector<SeedSource::Ask> asks;
+  for (const Wanted* const one : wanted) {
+    const LoadRequest& request = *one->request;
+    asks.push_back({request.mm_hash, &request.producers[one->next_producer], request.into});
+  }
+  auto got = seeds_.get(asks, deadline, terms.interrupted);
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!got[i].ok()) {
+      wanted[i]->outcome.emplace(got[i].status());
+      continue;
+    }
+    const ProducerEntry& entry = *asks[i].entry;
+    wanted[i]->outcome.emplace(Embedding{
+        wanted[i]->request->mm_hash, entry.info, entry.producer_zmq, *std::move(got[i]), {}});
   }
 }
 
@@ -262,10 +293,9 @@ Status Consumer::explain_miss(const Endpoint& producer, const Status& miss,
   place.source_host = producer.host;
   place.source_port = producer.port;
   const pull::GetRequest request{.key = kIdentityKey, .metadata = &place, .into = {}};
-  auto got =
-      pull_->get(request, {.wait = Duration::zero(),
-                           .timeout = std::min<Duration>(deadline.left(), kIdentityTime),
-                           .interrupted = {}});
+  auto got = pull_->get(request, {.wait = Duration::zero(),
+                                  .timeout = std::min<Duration>(deadline.left(), kIdentityTime),
+                                  .interrupted = {}});
   if (!got.ok() || got->bytes > kMaxIdentityBytes) return miss;
   const std::span<const std::byte> bytes = got->piece.bytes();
   const std::string_view theirs(reinterpret_cast<const char*>(bytes.data()), bytes.size());

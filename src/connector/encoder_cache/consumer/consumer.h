@@ -13,6 +13,7 @@
 #include "base/endpoint.h"
 #include "base/mutex.h"
 #include "connector/encoder_cache/consumer/embedding.h"
+#include "connector/encoder_cache/consumer/seed_source.h"
 #include "connector/encoder_cache/metrics.h"
 #include "connector/encoder_cache/options.h"
 #include "connector/pull/pull_connector.h"
@@ -77,12 +78,14 @@ class Consumer {
   void fetch(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);
   void ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);
   void await(Wanted& wanted, const LoadTerms& terms, const Deadline& deadline);
+  void ask_seeds(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);
   Result<pull::PullMetadata> place_of(const Wanted& wanted) const;
   Status explain_miss(const Endpoint& producer, const Status& miss, const Deadline& deadline);
 
   const CacheOptions options_;
   CacheMetrics metrics_;
   const std::unique_ptr<pull::PullConnector> pull_;
+  SeedSource seeds_;
   std::atomic<uint64_t> next_hand_on_{1};
   mutable Mutex mutex_;
   std::unordered_map<std::string, std::shared_ptr<Flight>> flights_ SL_GUARDED_BY(mutex_);

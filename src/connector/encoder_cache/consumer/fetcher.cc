@@ -245,22 +245,20 @@ void Fetcher::query(RegistryClient& client, const Items& items, bool is_patient)
   for (const auto& item : items) hashes.push_back(item->mm_hash);
   const Duration wait = is_patient ? kOneWait : Duration::zero();
   auto answer = client.query(hashes, Deadline::in(options_.registry_timeout + wait), wait);
-  if (!answer.ok()) {
-    log_failure("encoder cache registry", answer.status());
-    if (is_patient) {
-      MutexLock lock(mutex_);
-      if (!stopping_) work_.wait_until(mutex_, Deadline::in(kAfterFailure));
-    }
-    for (const auto& item : items) not_found(item, answer.status(), is_patient);
-    return;
-  }
+  if (!answer.ok()) log_failure("encoder cache registry", answer.status());
   for (size_t i = 0; i < items.size(); ++i) {
-    auto& producers = (*answer)[i];
-    if (producers.empty()) {
+    if (!answer.ok()) {
+      not_found(items[i], answer.status(), is_patient);
+    } else if ((*answer)[i].empty()) {
       not_found(items[i], Status(Reason::kNotFound, "nobody has published it"), is_patient);
     } else {
-      found(items[i], std::move(producers));
+      found(items[i], std::move((*answer)[i]));
     }
+  }
+  // One of the seed answers at once, however long it was asked to wait.
+  if (is_patient && (!answer.ok() || client.is_of_seed())) {
+    MutexLock lock(mutex_);
+    if (!stopping_) work_.wait_until(mutex_, Deadline::in(kAfterFailure));
   }
 }
 

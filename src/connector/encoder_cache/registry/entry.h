@@ -23,6 +23,7 @@ struct ProducerEntry {
   EmbeddingInfo info;
   std::string producer_zmq;  // "tcp://host:port"
   uint64_t generation = 0;
+  bool knows_leases = true;  // False: a registry of the seed said it, which is its producer's own.
   friend bool operator==(const ProducerEntry&, const ProducerEntry&) = default;
 };
 

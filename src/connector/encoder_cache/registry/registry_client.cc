@@ -1,5 +1,7 @@
 #include "connector/encoder_cache/registry/registry_client.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +21,7 @@ constexpr std::string_view kHttpScheme = "http://";
 // A request on a connection that has gone stale is asked again on a new one, and one that was
 // signed for a registry that has been restarted since, with a new signature.
 constexpr int kTries = 3;
+constexpr std::string_view kUnknownHash = "unknown mm_hash";
 
 struct RegistryUrl {
   Endpoint server;
@@ -80,6 +83,9 @@ class RegistryClient::Core final {
     return instance_;
   }
   void interrupt() noexcept { http_->interrupt(); }
+  bool has_key() const noexcept { return key_ != nullptr; }
+
+  std::atomic<bool> is_of_seed{false};
 
  private:
   void learn(const HttpReply& reply);
@@ -169,8 +175,29 @@ Result<std::optional<ProducerEntry>> RegistryClient::lookup(std::string_view mm_
 Result<std::vector<std::vector<ProducerEntry>>> RegistryClient::query(
     std::span<const std::string> mm_hashes, const Deadline& deadline, Duration wait) {
   const QueryRequest request{.mm_hashes = {mm_hashes.begin(), mm_hashes.end()}, .wait = wait};
-  SL_ASSIGN(const std::string body, core_->ask("POST", "/ec/query", encode(request), deadline));
-  return decode_producers(body, mm_hashes.size());
+  auto body = core_->ask("POST", "/ec/query", encode(request), deadline);
+  if (body.ok()) {
+    core_->is_of_seed.store(false);
+    return decode_producers(*body, mm_hashes.size());
+  }
+  // One of the seed says of this request that there is no such page, and never who it is.
+  const Status& no_such_page = body.status();
+  if (no_such_page.code() != Code::kNotFound || core_->has_key() || instance().has_value()) {
+    return no_such_page;
+  }
+  std::vector<std::vector<ProducerEntry>> producers(mm_hashes.size());
+  for (size_t i = 0; i < mm_hashes.size(); ++i) {
+    auto info = core_->ask("GET", "/ec/info/" + percent_encode(mm_hashes[i]), {}, deadline);
+    if (info.ok()) {
+      SL_ASSIGN(ProducerEntry entry, decode_info(*info));
+      entry.knows_leases = false;
+      producers[i].push_back(std::move(entry));
+    } else if (info.status().message().find(kUnknownHash) == std::string_view::npos) {
+      return info.status().code() == Code::kNotFound ? no_such_page : info.status();
+    }
+  }
+  core_->is_of_seed.store(true);
+  return producers;
 }
 
 Result<PublishOutcome> RegistryClient::publish(const PublishTerms& terms,
@@ -208,6 +235,8 @@ Result<RenewOutcome> RegistryClient::renew(const LeaseId& lease, Duration ttl,
 }
 
 std::optional<InstanceId> RegistryClient::instance() const { return core_->instance(); }
+
+bool RegistryClient::is_of_seed() const noexcept { return core_->is_of_seed.load(); }
 
 void RegistryClient::interrupt() noexcept { core_->interrupt(); }
 

@@ -44,7 +44,9 @@ class RegistryClient {
   // known.
   Result<std::optional<ProducerEntry>> lookup(std::string_view mm_hash, const Deadline& deadline,
                                               Duration wait = Duration::zero());
-  // The producers of each hash, in order; waits up to `wait` until at least one hash has any.
+  // The producers of each hash, in order; waits up to `wait` until at least one hash has any. A
+  // registry of the seed knows neither: it is asked for one hash after the other, and its producers
+  // are said to know no leases.
   Result<std::vector<std::vector<ProducerEntry>>> query(std::span<const std::string> mm_hashes,
                                                         const Deadline& deadline,
                                                         Duration wait = Duration::zero());
@@ -58,6 +60,9 @@ class RegistryClient {
 
   // The instance that answered last. None before the first answer.
   std::optional<InstanceId> instance() const;
+
+  // The last query was answered by a registry of the seed.
+  bool is_of_seed() const noexcept;
 
   // Ends the request that runs and all that follow.
   void interrupt() noexcept;
