@@ -28,14 +28,18 @@ bool same_id(const InstanceId& a, const InstanceId& b) noexcept {
   return ((a.high ^ b.high) | (a.low ^ b.low)) == 0;
 }
 bool same_ticket(const Ticket& a, const Ticket& b) noexcept {
-  const bool same_reservation = same_id(a.reservation, b.reservation);
-  const bool same_secret = same_id(a.secret, b.secret);
-  return same_reservation & same_secret;
+  return same_id(a.reservation, b.reservation) & same_id(a.secret, b.secret);
 }
 
 std::string shown(std::string_view transfer_id) { return to_plain_text(transfer_id, 64); }
 
 bool is_ready(const Arrival& arrival) noexcept { return arrival.state == Arrival::State::kReady; }
+
+Reserved refused_reservation() {
+  Reserved refused;
+  refused.cancelled = true;
+  return refused;
+}
 
 }  // namespace
 
@@ -52,20 +56,13 @@ void ReservationTable::reserve(const ReserveAsk& ask, Answer<Reserved> answer, T
         [answer = std::move(answer), result = std::move(result)] { answer(result); });
   };
   if (Reservation* const known = find(ask.transfer_id); known != nullptr) {
-    refresh(*known, ask, answer, now, after);
-    return;
+    return refresh(*known, ask, answer, now, after);
   }
   if (auto* ended = ended_.find(ask.transfer_id); ended != nullptr && ended->is_refused) {
     ended->is_refused = false;
-    Reserved refused;
-    refused.cancelled = true;
-    say(refused);
-    return;
+    return say(refused_reservation());
   }
-  if (Status status = admit(ask); !status.ok()) {
-    say(std::move(status));
-    return;
-  }
+  if (Status status = admit(ask); !status.ok()) return say(std::move(status));
   Reservation& reservation = add(ask, now);
   const auto& arrival = reservation.arrival;
   if (is_ready(*arrival)) {
@@ -87,26 +84,33 @@ void ReservationTable::reserve(const ReserveAsk& ask, Answer<Reserved> answer, T
 }
 
 // What is active is its writer's alone.
+Status ReservationTable::check_refresh(const Reservation& reservation,
+                                       const ReserveAsk& ask) const {
+  const Arrival& arrival = *reservation.arrival;
+  if (!ask.ticket.has_value()) {
+    return Status(Reason::kAlreadyExists, fmt::format("transfer {} is active: only who reserved "
+                                                      "it may refresh it, with its secret",
+                                                      shown(ask.transfer_id)));
+  }
+  SL_TRY(check(&reservation, ask.transfer_id, *ask.ticket));
+  if (arrival.mm_hash != ask.mm_hash || arrival.info != ask.info) {
+    return Status(Reason::kIncompatible,
+                  fmt::format("transfer {} was reserved for another embedding: {} of {} bytes",
+                              shown(ask.transfer_id), to_plain_text(arrival.mm_hash, 64),
+                              arrival.info.nbytes));
+  }
+  return {};
+}
+
 void ReservationTable::refresh(Reservation& reservation, const ReserveAsk& ask,
                                const Answer<Reserved>& answer, Time now, Aftermath& after) {
-  const Arrival& arrival = *reservation.arrival;
-  Result<Reserved> result = reserved(reservation);
-  if (!ask.ticket.has_value()) {
-    result = Status(Reason::kAlreadyExists, fmt::format("transfer {} is active: only who reserved "
-                                                        "it may refresh it, with its secret",
-                                                        shown(ask.transfer_id)));
-  } else if (!same_ticket(*ask.ticket, reservation.ticket)) {
-    result = check(&reservation, ask.transfer_id, *ask.ticket);
-  } else if (arrival.mm_hash != ask.mm_hash || arrival.info != ask.info) {
-    result = Status(Reason::kIncompatible,
-                    fmt::format("transfer {} was reserved for another embedding: {} of {} bytes",
-                                shown(ask.transfer_id), to_plain_text(arrival.mm_hash, 64),
-                                arrival.info.nbytes));
-  } else {
-    const Duration ttl = is_ready(arrival) ? limits_.ready_ttl : limits_.ttl;
-    set_expiry(reservation, std::max(reservation.expires, now + ttl));
+  if (const Status status = check_refresh(reservation, ask); !status.ok()) {
+    after.answers.push_back([answer, status] { answer(status); });
+    return;
   }
-  after.answers.push_back([answer, result] { answer(result); });
+  const Duration ttl = is_ready(*reservation.arrival) ? limits_.ready_ttl : limits_.ttl;
+  set_expiry(reservation, std::max(reservation.expires, now + ttl));
+  after.answers.push_back([answer, now_reserved = reserved(reservation)] { answer(now_reserved); });
 }
 
 Status ReservationTable::admit(const ReserveAsk& ask) const {
@@ -410,13 +414,9 @@ void ReservationTable::end(Reservation& reservation, const Status& why, bool is_
                            Aftermath& after) {
   const auto arrival = reservation.arrival;
   if (reservation.pending != nullptr) {
-    Result<Reserved> result = why;
-    if (is_refused) {
-      Reserved refused;
-      refused.cancelled = true;
-      result = refused;
-    }
-    after.answers.push_back([answer = std::move(reservation.pending), result] { answer(result); });
+    after.answers.push_back([answer = std::move(reservation.pending), why, is_refused] {
+      is_refused ? answer(refused_reservation()) : answer(why);
+    });
   }
   if (reservation.has_source) {
     const auto source =

@@ -151,6 +151,7 @@ class ReservationTable {
   Reservation* find(std::string_view transfer_id) const;
   Status check(const Reservation* reservation, std::string_view transfer_id,
                const Ticket& ticket) const;
+  Status check_refresh(const Reservation& reservation, const ReserveAsk& ask) const;
   void refresh(Reservation& reservation, const ReserveAsk& ask, const Answer<Reserved>& answer,
                Time now, Aftermath& after);
   Status admit(const ReserveAsk& ask) const;
