@@ -10,7 +10,7 @@ namespace {
 constexpr std::string_view kNobodysHash = "stagelink-doctor";
 constexpr uint64_t kMaxBodyBytes = 64 << 10;
 
-Status look_up(const Endpoint& endpoint, const std::string& secret_file, Duration timeout) {
+Status ask_registry(const Endpoint& endpoint, const std::string& secret_file, Duration timeout) {
   encoder_cache::RegistryClientOptions options;
   options.url = "http://" + endpoint.to_string();
   options.secret_file = secret_file;
@@ -33,7 +33,7 @@ HttpFacts probe_http(const Endpoint& endpoint, const std::string& secret_file, D
   facts.instance = to_plain_text(reply->registry, 64);
   const bool unknown = reply->status == 404 && reply->body.find("mm_hash") != std::string::npos;
   facts.registry = unknown || !facts.instance.empty();
-  if (!facts.instance.empty()) facts.lookup = look_up(endpoint, secret_file, timeout);
+  if (!facts.instance.empty()) facts.lookup = ask_registry(endpoint, secret_file, timeout);
   return facts;
 }
 
