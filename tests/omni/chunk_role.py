@@ -1,7 +1,8 @@
 """One stage of a pipeline in chunks, or of stage payloads, with vLLM-Omni's own adapters.
 
-`chunk_role.py ROLE CONFIG`: `send` and `receive` are the two ends of an OmniChunkTransferAdapter;
-`put` and `take` those of a diffusion stage's payload. Each prints what it has seen as JSON.
+`chunk_role.py ROLE CONNECTOR CONFIG`: `send` and `receive` are the two ends of an
+OmniChunkTransferAdapter; `put` and `take` those of a diffusion stage's payload. Each prints what it
+has seen as JSON.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 import host
 import torch
 
+CONNECTOR = sys.argv[2]
 STREAMS = 8
 CHUNKS = 5
 PATIENCE_S = 100.0
@@ -36,7 +38,7 @@ def model_config(stage_id: int, extra: dict[str, Any]) -> Any:
         stage_id=stage_id,
         worker_type="generation",
         async_chunk=True,
-        stage_connector_config={"name": "YuanrongConnector", "extra": extra},
+        stage_connector_config={"name": CONNECTOR, "extra": extra},
         custom_process_next_stage_input_func="chunk_role.produce" if stage_id == 0 else None,
     )
 
@@ -85,6 +87,13 @@ def ask(line: str) -> str:
     return sys.stdin.readline().strip()
 
 
+def unread(connector: Any) -> int:
+    """What was put and nobody has taken: in a store, or at the sender."""
+    found = connector.health()
+    count: int = found["offers"] if "offers" in found else found["unconsumed"]
+    return count
+
+
 def send(extra: dict[str, Any]) -> dict[str, Any]:
     one = adapter(0, extra)
     ask("ready")
@@ -97,17 +106,18 @@ def send(extra: dict[str, Any]) -> dict[str, Any]:
         if stream == STREAMS - 1:
             ask("first is sent")
     connector = one.connector
-    until(lambda: not one._pending_save_reqs and connector.health()["unconsumed"] == 0)
+    until(lambda: not one._pending_save_reqs and unread(connector) == 0)
     # A request that is aborted before anybody has asked for it.
     for chunk in range(3):
         one.save_async({"codes.audio": codes(0, chunk)}, request(99))
-    until(lambda: connector.health()["unconsumed"] == 3)
+    until(lambda: unread(connector) == 3)
     one.cleanup_sender("chatcmpl-99")
     connector.cleanup("chatcmpl-99")
     found = connector.health()
+    left = unread(connector)
     failures = one.collect_failed_send_request_ids()
     one.shutdown()
-    return {"puts": found["puts"], "unconsumed": found["unconsumed"], "failures": failures}
+    return {"puts": found["puts"], "unread": left, "failures": failures}
 
 
 def receive(extra: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +187,7 @@ def runner(stage_id: int, extra: dict[str, Any]) -> Any:
     made = Runner()
     made._kv_transfer_manager = types.SimpleNamespace(
         connector=OmniConnectorFactory.create_connector(
-            ConnectorSpec("YuanrongConnector", {**extra, "stage_id": stage_id})
+            ConnectorSpec(CONNECTOR, {**extra, "stage_id": stage_id})
         ),
         send_stages=("0", "1"),
         recv_stages=("0", "1"),
@@ -212,7 +222,7 @@ def put(extra: dict[str, Any]) -> dict[str, Any]:
     one._maybe_send_stage_payload([DiffusionRequest(request_id=f"d{i}") for i in range(3)], outputs)
     handles = [output.custom_output["_stage_payload_transfer"] for output in outputs]
     kept = [sorted(output.custom_output) for output in outputs]
-    until(lambda: connector.reap_consumed() or connector.health()["unconsumed"] == 0)
+    until(lambda: connector.reap_consumed() or unread(connector) == 0)
     connector.close()
     return {"handles": handles, "kept": kept}
 
@@ -259,7 +269,7 @@ def main() -> None:
         host.connectors()
     sys.modules["chunk_role"] = sys.modules["__main__"]  # Where the adapter looks for `produce`.
     roles = {"send": send, "receive": receive, "put": put, "take": take}
-    print(json.dumps(roles[sys.argv[1]](json.loads(sys.argv[2]))), flush=True)
+    print(json.dumps(roles[sys.argv[1]](json.loads(sys.argv[3]))), flush=True)
 
 
 if __name__ == "__main__":

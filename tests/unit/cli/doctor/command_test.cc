@@ -233,7 +233,7 @@ TEST(DoctorPipelineTest, SendersAreAskedAsTheirReceiversWould) {
                            (*sender)->connection_info().zmq_port, tree.path("run")));
   const std::string file = tree.write("p.yaml", text);
   const auto looked = [](const std::string& pipeline) {
-    return doctor({pipeline, "--json", "--only", "peers", "--stage", "1"});
+    return doctor({pipeline, "--json", "--only", "peers", "--stage", "1", "--timeout", "60s"});
   };
   const auto good = looked(file);
   EXPECT_EQ(good.exit_code, kExitOk) << good.out << good.err;
