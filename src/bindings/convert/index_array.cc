@@ -36,9 +36,9 @@ std::string repr(PyObject* object) {
     PyErr_Clear();
     return "?";
   }
-  constexpr size_t kMostShown = 120;
+  constexpr size_t kLongest = 120;
   const std::string whole = nb::str(text).c_str();
-  return whole.size() <= kMostShown ? whole : whole.substr(0, kMostShown) + "...";
+  return whole.size() <= kLongest ? whole : whole.substr(0, kLongest) + "...";
 }
 
 }  // namespace
