@@ -17,8 +17,8 @@
 namespace stagelink::encoder_cache {
 
 inline constexpr size_t kMaxTransferIdBytes = 256;
-inline constexpr size_t kMaxPushItems = 1024;  // Of a batch.
-inline constexpr size_t kMaxPushBytes = 1 << 20;
+inline constexpr size_t kMaxPushItems = 256;        // Of a batch.
+inline constexpr size_t kMaxPushBytes = 192 << 10;  // What a control port takes.
 inline constexpr size_t kMaxIdentityText = 4095;
 
 // Plain text of 1 to kMaxTransferIdBytes. Errors: invalid_argument.

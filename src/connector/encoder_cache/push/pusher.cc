@@ -19,6 +19,7 @@ constexpr std::string_view kPushScheme = "tcp://";
 constexpr size_t kMaxFailures = 4096;
 constexpr size_t kMaxConsumers = 1024;
 constexpr size_t kIdleLinks = 64;
+constexpr size_t kMaxOrphans = 4096;
 constexpr Duration kPushLinger = std::chrono::milliseconds(200);
 
 Result<Endpoint> consumer_endpoint(const std::string& consumer_zmq) {
@@ -106,7 +107,9 @@ Status Pusher::order(const PushOrder& order) {
   push = std::make_unique<Push>(Push{.order = order, .until = Deadline::in(options_.pull_timeout)});
   by_hash_.emplace(order.mm_hash, push.get());
   ++consumers_[order.consumer_zmq];
-  set_timer(*push, Deadline::Clock::now() + push->until.left());
+  // It is answered when there is room, or there has been none for so long.
+  const Duration patience = options_.space_timeout + options_.control_timeout;
+  set_timer(*push, Deadline::Clock::now() + std::min(push->until.left(), patience));
   push->asked = ask(*push, ReserveAsk{.transfer_id = order.transfer_id,
                                       .mm_hash = order.mm_hash,
                                       .info = order.info,
@@ -246,6 +249,17 @@ void Pusher::answered(Push& push, const PushReply& reply) {
   }
 }
 
+// Nobody will complete it: its consumer is told as soon as the secret is known.
+void Pusher::answer_orphan(const PushReply& reply) {
+  const auto found = orphans_.find(reply.id);
+  if (found == orphans_.end()) return;
+  auto [consumer, transfer] = std::move(found->second);
+  orphans_.erase(found);
+  if (!reply.status.ok() || reply.reserved.cancelled) return;
+  outgoing_.emplace_back(consumer, encode_push(0, CancelAsk{transfer, reply.reserved.ticket}));
+  ::eventfd_write(wake_.get(), 1);
+}
+
 void Pusher::set_timer(Push& push, Time at) {
   timers_.erase({push.timer, &push});
   push.timer = at;
@@ -259,6 +273,10 @@ void Pusher::finish(Push& push, const Status& outcome) {
     outgoing_.emplace_back(order.consumer_zmq,
                            encode_push(0, CancelAsk{order.transfer_id, *push.ticket}));
     ::eventfd_write(wake_.get(), 1);
+  }
+  if (!outcome.ok() && !push.ticket.has_value() && asks_.contains(push.asked)) {
+    if (orphans_.size() >= kMaxOrphans) orphans_.erase(orphans_.begin());
+    orphans_.emplace(push.asked, std::make_pair(order.consumer_zmq, order.transfer_id));
   }
   if (push.turn != 0) {
     (void)pull_.cleanup(hand_on_key(options_.identity, order.mm_hash, push.turn));
@@ -313,8 +331,8 @@ Deadline Pusher::do_timers() {
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Push& push = *timers_.begin()->second;
     if (push.until.passed() || !push.ticket.has_value()) {
-      finish(push, Status(Reason::kTimedOut, fmt::format("{} has passed (pull_timeout)",
-                                                         format_duration(options_.pull_timeout))));
+      finish(push, Status(Reason::kTimedOut, fmt::format("no answer of the consumer at {} in time",
+                                                         push.order.consumer_zmq)));
     } else {
       refresh(push);
     }
@@ -423,7 +441,10 @@ void Pusher::take_replies(Link& link) {
     const PushReply& message = *reply;
     MutexLock lock(mutex_);
     const auto found = asks_.find(message.id);
-    if (found == asks_.end()) continue;
+    if (found == asks_.end()) {
+      answer_orphan(message);
+      continue;
+    }
     Push& push = *found->second;
     asks_.erase(found);
     answered(push, message);

@@ -79,6 +79,7 @@ class Pusher {
   uint64_t ask(Push& push, PushAsk what) SL_REQUIRES(mutex_);
   void refresh(Push& push) SL_REQUIRES(mutex_);
   void complete(Push& push) SL_REQUIRES(mutex_);
+  void answer_orphan(const PushReply& reply) SL_REQUIRES(mutex_);
   void answered(Push& push, const PushReply& reply) SL_REQUIRES(mutex_);
   void set_timer(Push& push, Time at) SL_REQUIRES(mutex_);
   void finish(Push& push, const Status& outcome) SL_REQUIRES(mutex_);
@@ -112,6 +113,8 @@ class Pusher {
   std::set<std::pair<Time, Push*>> timers_ SL_GUARDED_BY(mutex_);
   std::map<std::string, size_t> consumers_ SL_GUARDED_BY(mutex_);  // Pushes of each.
   std::unordered_map<uint64_t, Push*> asks_ SL_GUARDED_BY(mutex_);
+  // Reservations that are still asked for though their pushes have ended: consumer and transfer.
+  std::unordered_map<uint64_t, std::pair<std::string, std::string>> orphans_ SL_GUARDED_BY(mutex_);
   // Messages and the consumers that they are for, on their way to the thread.
   std::vector<std::pair<std::string, std::string>> outgoing_ SL_GUARDED_BY(mutex_);
   std::deque<PushFailure> failures_ SL_GUARDED_BY(mutex_);

@@ -2,19 +2,11 @@
 
 #include <cstdio>
 
-#include <fmt/format.h>
-#include <nlohmann/json.hpp>
-
-#include "connector/encoder_cache/consumer/fetcher.h"
-#include "connector/encoder_cache/metrics.h"
-#include "connector/zmq/socket.h"
-#include "integration/connector/encoder_cache/cache_test.h"
-#include "integration/support/child_process.h"
+#include "integration/connector/encoder_cache/push_test.h"
+#include "integration/support/secret_files.h"
 
 namespace stagelink::test {
 namespace {
-
-using Json = nlohmann::json;
 
 // A producer in a process of its own: "push TRANSFER CONSUMER HASH BYTES", "save HASH SEED BYTES".
 int push_producer(Channel& parent) {
@@ -47,60 +39,7 @@ int push_producer(Channel& parent) {
 }
 const RoleRegistration kPushProducer("ec-push-producer", push_producer);
 
-class PushModeTest : public CacheTest {
- protected:
-  ec::CacheOptions push_options(uint64_t pool = 16 * kEcMib) const {
-    ec::CacheOptions options = cache_options(pool);
-    options.ec_mode = "push";
-    options.push_wait_timeout = 30s;
-    options.space_timeout = 10s;
-    return options;
-  }
-  static std::unique_ptr<ec::Fetcher> fetcher(const ec::CacheOptions& options) {
-    return must(ec::Fetcher::create(options, /*readers=*/1));
-  }
-  std::string child_json(std::string_view keys = R"("checksum": false)") const {
-    return fmt::format(R"({{"host": "127.0.0.1", "ec_mode": "push", "runtime_dir": "{}",
-                            "control_timeout": "5s", "buffer_size": "16MiB", {}}})",
-                       runtime_dir(), keys);
-  }
-  static std::string ask(ChildProcess& child, const std::string& text) {
-    child.channel().send(text);
-    return child.channel().receive_text().value_or("gone");
-  }
-  static ec::PushOrder order(std::string transfer, const ec::Fetcher& fetching,
-                             std::string_view hash, uint64_t bytes = kEcMib) {
-    return {std::move(transfer), fetching.consumer_zmq(), std::string(hash), info_of(bytes)};
-  }
-  static bool ends(const ec::Fetcher& fetching, std::string_view hash, ec::FetchState state) {
-    return eventually([&] { return fetching.look(hash).state == state; });
-  }
-  static bool reserved(ec::Fetcher& fetching, uint64_t count) {
-    return eventually([&] {
-      const ec::PushUsage usage = fetching.desk()->usage();
-      return usage.reservations == count && usage.queued == 0;
-    });
-  }
-  // Nothing is left of any transfer; what is idle has given way.
-  static void expect_nothing_held(ec::Fetcher& fetching) {
-    EXPECT_TRUE(reserved(fetching, 0)) << fetching.desk()->usage().reservations;
-    EXPECT_TRUE(eventually([&] { return fetching.consumer().usage().handed_on == 0; }));
-    (void)fetching.desk()->give_way(fetching.consumer().usage().pool_size);
-    EXPECT_TRUE(eventually([&] { return fetching.consumer().usage().pool_used == 0; }));
-  }
-  static uint64_t pushes(const auto& end, Reason reason) { return end.metrics().pushes(reason); }
-  // What a worker reads is what was saved.
-  void expect_bytes(ec::Fetcher& fetching, std::string_view hash, uint64_t seed,
-                    uint64_t bytes = kEcMib) {
-    const ec::FetchView view = fetching.look(hash);
-    ASSERT_EQ(view.state, ec::FetchState::kReady) << view.why.to_string();
-    const PrivateMemory tensor(bytes);
-    auto worker = consumer(cache_options(kEcMib));
-    ASSERT_OK(load(*worker, {std::string(hash), {view.place}, tensor.bytes(), true}).status());
-    EXPECT_EQ(first_wrong(tensor.bytes(), seed), std::nullopt);
-    EXPECT_TRUE(tensor.canaries_intact());
-  }
-};
+class PushModeTest : public PushTest {};
 
 TEST_F(PushModeTest, RoomIsTakenBeforeAnEmbeddingIsMadeAndItIsReadAsSoonAsItIs) {
   auto fetching = fetcher(push_options());
@@ -365,6 +304,64 @@ TEST_F(PushModeTest, APoolIsNeverFullerThanItIsAndWhatIsWantedStays) {
   ASSERT_OK(owner->push(order("again", *fetching, "h0")));
   ASSERT_OK(save(*owner, "h0", 77));
   ASSERT_TRUE(ends(*fetching, "h0", ec::FetchState::kReady));
+}
+
+// A consumer in a process of its own, which says where it is.
+int push_consumer(Channel& parent) {
+  const auto start = parent.receive_text();
+  if (!start.has_value()) return 1;
+  const config::ConfigNode extra =
+      must(config::parse_config(*start, config::ConfigSyntax::kJson, "t"));
+  auto fetching = must(ec::Fetcher::create(must(ec::load_cache_options(extra)), 1));
+  parent.send(fetching->consumer_zmq());
+  (void)parent.receive_text(60s);
+  return 0;
+}
+const RoleRegistration kPushConsumer("ec-push-consumer", push_consumer);
+
+// E8: a consumer that stands still costs its own pushes, and those end.
+TEST_F(PushModeTest, AConsumerThatStopsOrDiesFailsItsPushesAndNoOthers) {
+  auto fetching = fetcher(push_options());
+  ec::CacheOptions options = push_options();
+  options.space_timeout = 1s;
+  auto owner = producer(options);
+  ChildProcess still("ec-push-consumer");
+  ChildProcess dying("ec-push-consumer");
+  const std::string keys = R"("reservation_ttl": "600ms")";
+  const std::string stopped_at = ask(still, child_json(keys));
+  const std::string dying_at = ask(dying, child_json(keys));
+  ASSERT_OK(owner->push({"s", stopped_at, "h", info_of(kEcMib)}));
+  ASSERT_OK(owner->push({"d", dying_at, "h", info_of(kEcMib)}));
+  ASSERT_OK(owner->push(order("t", *fetching, "h")));
+  ASSERT_TRUE(reserved(*fetching, 1));
+  still.stop();
+  dying.kill_hard();
+  EXPECT_TRUE(eventually([&] { return owner->pending_pushes() == 1; }));
+  EXPECT_EQ(owner->take_push_failures().size(), 2u);
+  ASSERT_OK(save(*owner, "h", 4));
+  fetching->expect("h", "t");
+  ASSERT_TRUE(ends(*fetching, "h", ec::FetchState::kReady));
+  expect_bytes(*fetching, "h", 4);
+  still.resume();
+}
+
+TEST_F(PushModeTest, OnlyWhoHoldsTheSecretIsAnswered) {
+  const SecretFiles files;
+  ec::CacheOptions options = push_options();
+  options.control_timeout = 500ms;
+  options.secret_file = files.write("right", std::string(32, 'a'));
+  auto fetching = fetcher(options);
+  auto owner = producer(options);
+  ASSERT_OK(owner->push(order("t1", *fetching, "h")));
+  ASSERT_OK(save(*owner, "h", 4));
+  fetching->expect("h", "t1");
+  ASSERT_TRUE(ends(*fetching, "h", ec::FetchState::kReady)) << fetching->look("h").why.to_string();
+  options.secret_file = files.write("wrong", std::string(32, 'b'));
+  auto stranger = producer(options);
+  ASSERT_OK(stranger->push(order("t2", *fetching, "h2")));
+  EXPECT_TRUE(eventually([&] { return stranger->pending_pushes() == 0; }));
+  EXPECT_EQ(stranger->take_push_failures().size(), 1u);
+  EXPECT_EQ(fetching->desk()->usage().reservations, 1u);
 }
 
 }  // namespace
