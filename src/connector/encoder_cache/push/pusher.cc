@@ -108,7 +108,7 @@ Status Pusher::order(const PushOrder& order) {
   by_hash_.emplace(order.mm_hash, push.get());
   ++consumers_[order.consumer_zmq];
   // It is answered when there is room, or there has been none for so long.
-  const Duration patience = options_.space_timeout + options_.control_timeout;
+  const Duration patience = options_.space_timeout + 2 * options_.control_timeout;
   set_timer(*push, Deadline::Clock::now() + std::min(push->until.left(), patience));
   push->asked = ask(*push, ReserveAsk{.transfer_id = order.transfer_id,
                                       .mm_hash = order.mm_hash,
@@ -311,9 +311,9 @@ void Pusher::fail(const std::string& transfer_id, const std::string& mm_hash, co
 void Pusher::run() {
   ::pthread_setname_np(::pthread_self(), "sl-ec-push");
   while (true) {
-    const Deadline timers = do_timers();
     take_outgoing();
-    const Deadline outboxes = send_all();
+    const Deadline outboxes = send_all();  // First: who cannot be reached is late for that reason.
+    const Deadline timers = do_timers();
     {
       MutexLock lock(mutex_);
       if (stopping_) break;
