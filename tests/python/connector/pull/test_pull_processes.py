@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from child import Child
@@ -42,6 +43,30 @@ def test_payloads_of_every_size_cross_processes_unchanged(child: Start, protocol
         assert peer.run("one.put('0', '1', 'r', {'a': (1, 2), 'b': np.ones(5)})[0]")
         got_object = one.get(*pulls.EDGE, "r")
         assert got_object is not None and got_object[0]["a"] == (1, 2)
+
+
+@pytest.mark.parametrize("wire", ["fast", "compat"])
+def test_arrays_without_axes_keep_their_value_their_shape_and_their_type(
+    child: Start, wire: str
+) -> None:
+    peer, place = _sender(child, compat_030=wire == "compat")
+    peer.run("import ml_dtypes")
+    kinds = ("f8", "f2", "i4", "u1", "?", "c8", "M8[ns]", "ml_dtypes.bfloat16")
+    with pulls.receiver(place, compat_030=wire == "compat") as one:
+        for kind in kinds:
+            dtype = np.dtype(ml_dtypes.bfloat16 if "ml_" in kind else kind)
+            wanted = np.array(1).astype(dtype)
+            code = "value = np.array(1).astype(eval(kind) if 'ml_' in kind else kind)\n"
+            for form in ("value", "[value, {'a': value}]"):
+                assert peer.run(code + f"one.put('0', '1', 'r', {form})[0]", kind=kind), kind
+                got = one.get(*pulls.EDGE, "r")
+                assert got is not None, (kind, form)
+                for array in [got[0]] if form == "value" else [got[0][0], got[0][1]["a"]]:
+                    assert type(array) is np.ndarray and array.shape == (), (kind, form)
+                    assert array.dtype == dtype and array.tobytes() == wanted.tobytes(), kind
+        assert peer.run("one.health()['errors']") == 0
+        assert pulls.soon(lambda: one.health()["pool_used"] == 0)
+    assert pulls.soon(lambda: peer.run("one.health()['pool_used']") == 0)
 
 
 def test_a_key_that_is_put_again_and_again_never_shows_foreign_bytes(child: Start) -> None:

@@ -78,6 +78,24 @@ len(names)
         assert stores.objects(receiver) == 0
 
 
+@pytest.mark.parametrize("wire", ["compat", "fast"])
+def test_arrays_without_axes_keep_their_value_their_shape_and_their_type(
+    sender: Callable[[dict[str, Any]], Child], wire: str
+) -> None:
+    config = config_of(wire=wire)
+    child = sender(config)
+    kinds = ["f8", "f2", "i4", "u1", "?", "c8", "M8[ns]", "bfloat16"]
+    put = "[one.put('0', '1', k, np.array(1).astype(zoo.dtype_named(k)))[0] for k in kinds]"
+    assert child.run(put, kinds=kinds) == [True] * len(kinds)
+    with YuanrongConnector({**config, "get_sub_timeout_ms": 20_000}) as receiver:
+        for kind in kinds:
+            got = receiver.get("0", "1", kind)
+            wanted = np.array(1).astype(zoo.dtype_named(kind))
+            assert got is not None and got[0].shape == () and zoo.same(got[0], wanted), kind
+        del got
+        assert stores.objects(receiver) == 0
+
+
 def test_a_get_wakes_up_when_another_process_puts(
     sender: Callable[[dict[str, Any]], Child],
 ) -> None:
