@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -15,6 +17,9 @@
 
 namespace stagelink::broker {
 namespace {
+
+constexpr int kKeepaliveSeconds = 1;
+constexpr int kKeepaliveProbes = 3;
 
 Status cannot_reach(const std::string& address, int error) {
   return Status(error == ECONNREFUSED ? Reason::kRefused : Reason::kUnreachable,
@@ -34,6 +39,18 @@ int connect_by(int socket, const addrinfo& to, const Deadline& deadline) {
     socklen_t size = sizeof(error);
     return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
   }
+}
+
+// An idle connection does not notice that the wire has been cut, or that the other host has gone,
+// unless the kernel asks.
+void keep_asking(int socket) noexcept {
+  const auto set = [socket](int level, int name, int value) {
+    (void)::setsockopt(socket, level, name, &value, sizeof(value));
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kKeepaliveSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kKeepaliveSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kKeepaliveProbes);
 }
 
 }  // namespace
@@ -73,6 +90,7 @@ Status Reach::connect(const Deadline& deadline) {
     }
     error = connect_by(socket.get(), *at, deadline);
     if (error == 0) {
+      keep_asking(socket.get());
       socket_ = std::move(socket);
       return {};
     }

@@ -152,14 +152,14 @@ void Watcher::watch_ring() {
       const Status reached = coordinator.check(Deadline::in(kConnectPatience));
       see(&Watcher::coordinator_, {reached.ok() ? Seen::kUp : Seen::kDown, {}});
     }
-    refresh(members);
-    see(&Watcher::ring_, look_at(members));
+    if (refresh(members)) see(&Watcher::ring_, look_at(members));
     std::this_thread::sleep_until(next);
   }
 }
 
-// Without etcd nobody says who has left: then all that were named stay.
-void Watcher::refresh(Members& members) {
+// Without etcd nobody says who has left: then all that were named stay. False: nobody has said yet
+// who belongs to the ring.
+bool Watcher::refresh(Members& members) {
   const std::string self = Endpoint{options_.host, options_.port}.to_string();
   Members wanted;
   const auto want = [&](const std::string& address) {
@@ -170,16 +170,20 @@ void Watcher::refresh(Members& members) {
       wanted[address] = {std::make_unique<Reach>(address), 0};
     }
   };
-  if (const auto fixed = store::yuanrong::parse_ring(options_.ring); fixed.ok()) {
+  const auto fixed = store::yuanrong::parse_ring(options_.ring);
+  const bool is_fixed = fixed.ok() && !(*fixed).empty();
+  if (is_fixed) {
     for (const std::string& address : *fixed) want(address);
   }
   const MutexLock lock(mutex_);
+  const bool is_known = is_fixed || !named_.empty() || ring_.seen != Seen::kUnknown;
   const auto oldest = Clock::now() - std::chrono::milliseconds(options_.ring_timeout_ms);
   if (coordinator_.seen != Seen::kDown) {
     std::erase_if(named_, [&](const auto& entry) { return entry.second < oldest; });
   }
   for (const auto& [address, at] : named_) want(address);
   members = std::move(wanted);
+  return is_known;
 }
 
 Watcher::Sight Watcher::look_at(Members& members) const {

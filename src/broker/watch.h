@@ -65,7 +65,7 @@ class Watcher {
   void watch_health();
   void watch_ring();
   void ask_coordinator();
-  void refresh(Members& members);
+  bool refresh(Members& members);
   Sight look_at(Members& members) const;
   void see(Sight Watcher::*what, Sight now);
   void write(Session& session) SL_REQUIRES(mutex_);

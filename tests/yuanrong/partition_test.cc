@@ -86,10 +86,12 @@ TEST(YuanrongPartitionTest, AMissBehindACutIsToldApartFromAKeyThatNobodyPut) {
   ASSERT_EQ(tell(at_a, "put shared 1000000 4"), "ok");
   EXPECT_EQ(tell(at_b, "get shared 5000 1000000 4"), "ok");
   EXPECT_EQ(tell(at_b, "get nobody 0 0 0"), "not_found");
-  // By now etcd has named both to the brokers; the key is put where only `a` has it.
+  // The key is put where only `a` has it.
   ASSERT_EQ(tell(at_a, "put alone 1000000 5"), "ok");
-  networks.cut();
   std::string last;
+  // From then on the broker knows from etcd who belongs to the ring.
+  ASSERT_TRUE(eventually([&] { return (last = tell(at_b, "up ring")) == "1"; }, 30s)) << last;
+  networks.cut();
   EXPECT_TRUE(
       eventually([&] { return (last = tell(at_b, "get nobody 0 0 0")) == "partition"; }, 30s))
       << last;
