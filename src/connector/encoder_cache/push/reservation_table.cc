@@ -24,11 +24,11 @@ struct Reservation {
 namespace {
 
 // The time it takes tells nothing of where they differ.
-bool same_id(const InstanceId& a, const InstanceId& b) noexcept {
-  return ((a.high ^ b.high) | (a.low ^ b.low)) == 0;
+uint64_t difference(const InstanceId& a, const InstanceId& b) noexcept {
+  return (a.high ^ b.high) | (a.low ^ b.low);
 }
 bool same_ticket(const Ticket& a, const Ticket& b) noexcept {
-  return same_id(a.reservation, b.reservation) & same_id(a.secret, b.secret);
+  return (difference(a.reservation, b.reservation) | difference(a.secret, b.secret)) == 0;
 }
 
 std::string shown(std::string_view transfer_id) { return to_plain_text(transfer_id, 64); }
