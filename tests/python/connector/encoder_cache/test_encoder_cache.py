@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -77,3 +78,7 @@ def test_the_page_is_true() -> None:
     page = Path(__file__).parents[4] / "docs" / "connectors" / "encoder-cache.md"
     text = _core.encoder_cache_options_text().replace("## ", "### ").strip()
     assert text in page.read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    assert examples
+    for example in examples:
+        exec(compile(example, str(page), "exec"), {})
