@@ -1320,7 +1320,7 @@ class EncoderCacheProducer:
 
     def push(self, transfer_id: str, consumer_zmq: str, mm_hash: str, info: tuple[int, Sequence[int], str]) -> bool:
         """
-        Announce (nbytes, shape, dtype) to its consumer, which gets it once it is saved. Never waits. False: it is among the failures.
+        Announce (nbytes, shape, dtype) to its consumer, which gets it once it is saved. Never waits. False: it is among the failures. InvalidState: closed, or ec_mode is pull.
         """
 
     def give_up(self, mm_hash: str, why: str) -> None:

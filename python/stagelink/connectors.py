@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from . import _core, serializer
+from ._core import EncoderCacheConsumer, EncoderCacheFetcher, EncoderCacheProducer
 from .errors import Error, InvalidArgument, NotFound
 from .omni_config import (
     ConnectorPurpose,
@@ -38,6 +39,9 @@ __all__ = [
     "ConnectorClosed",
     "ConnectorSpec",
     "DatasystemMissing",
+    "EncoderCacheConsumer",
+    "EncoderCacheFetcher",
+    "EncoderCacheProducer",
     "OmniTransferConfig",
     "YuanrongConnector",
     "YuanrongTransferEngineConnector",

@@ -127,7 +127,9 @@ bool push(PyProducer& self, nb::handle transfer_id, nb::handle consumer_zmq, nb:
                             to_hash(mm_hash),
                             {to_integer(fields[0], "nbytes", 0, UINT64_MAX), to_shape(fields[1]),
                              to_text(fields[2], "dtype")}};
-  return without_gil([&] { return self->push(order); }).ok();
+  const Status status = without_gil([&] { return self->push(order); });
+  if (status.code() == Code::kInvalidState) raise(status);
+  return status.ok();
 }
 
 nb::list take_push_failures(PyProducer& self) {
@@ -162,7 +164,7 @@ void bind_pushes(nb::class_<PyProducer>& producer) {
            nb::sig("def push(self, transfer_id: str, consumer_zmq: str, mm_hash: str, info: "
                    "tuple[int, Sequence[int], str]) -> bool"),
            "Announce (nbytes, shape, dtype) to its consumer, which gets it once it is saved. Never "
-           "waits. False: it is among the failures.")
+           "waits. False: it is among the failures. InvalidState: closed, or ec_mode is pull.")
       .def(
           "give_up",
           [](PyProducer& self, nb::handle mm_hash, nb::handle why) {

@@ -373,3 +373,11 @@ def test_wrong_arguments_are_named(ends: Callable[..., Ends]) -> None:
     producer.close()
     with pytest.raises(sl.InvalidArgument, match="ec_mode"):
         _core.EncoderCacheProducer(json.dumps({**EXTRA, "ec_mode": "shove"}))
+
+
+def test_a_producer_that_does_not_push_says_so() -> None:
+    extra = {"host": "127.0.0.1", "buffer_size": "1MiB", "registry_http_port": 0}
+    producer = _core.EncoderCacheProducer(json.dumps(extra))
+    with pytest.raises(sl.InvalidState, match="ec_mode is pull"):
+        producer.push("t", "tcp://127.0.0.1:1", "h", INFO)
+    producer.close()
