@@ -134,7 +134,7 @@ FetchView Fetcher::look(std::string_view mm_hash) const {
   Item& item = *found->second;
   if (item.state == FetchState::kExpected && item.until.passed()) {
     item.state = FetchState::kMissing;
-    item.why = Status(Reason::kTimedOut, fmt::format("nobody has pushed it in {}",
+    item.why = Status(Reason::kTimedOut, fmt::format("no push has brought it in {}",
                                                      format_duration(options_.push_wait_timeout)));
   }
   return {item.state, item.why, item.place};
@@ -142,6 +142,7 @@ FetchView Fetcher::look(std::string_view mm_hash) const {
 
 void Fetcher::drop(std::string_view mm_hash) {
   std::shared_ptr<Item> item;
+  std::set<std::string> transfers;  // Taken from it: an event of one of them may be on its way.
   bool is_ready = false;
   {
     MutexLock lock(mutex_);
@@ -150,22 +151,23 @@ void Fetcher::drop(std::string_view mm_hash) {
     item = std::move(found->second);
     items_.erase(found);
     item->dropped.store(true);
+    transfers.swap(item->transfers);
     is_ready = item->state == FetchState::kReady;
   }
-  for (const std::string& transfer : item->transfers) desk_->refuse(transfer);
+  for (const std::string& transfer : transfers) desk_->refuse(transfer);
   if (is_ready) consumer_->take_back(mm_hash, item->place.generation);
 }
 
 void Fetcher::handed_on(std::string_view mm_hash) {
-  std::shared_ptr<Item> item;
+  std::set<std::string> transfers;
   {
     MutexLock lock(mutex_);
     const auto found = items_.find(std::string(mm_hash));
     if (found == items_.end()) return;
-    item = std::move(found->second);
+    transfers.swap(found->second->transfers);
     items_.erase(found);
   }
-  for (const std::string& transfer : item->transfers) desk_->release(transfer);
+  for (const std::string& transfer : transfers) desk_->release(transfer);
 }
 
 FetcherUsage Fetcher::usage() const {

@@ -13,7 +13,9 @@
 namespace stagelink::encoder_cache {
 namespace {
 
-constexpr size_t kMaxDeskJobs = 1024;
+constexpr size_t kMaxDeskJobs = 16'384;
+constexpr size_t kMaxDeskBytes = 16 << 20;
+constexpr uint32_t kMinDeskReaders = 8;
 constexpr size_t kReadAtOnce = 64;
 constexpr std::string_view kDeskLog = "encoder cache push";
 
@@ -107,7 +109,8 @@ PushDesk::PushDesk(Consumer& consumer, OnEvent on_event)
     : consumer_(consumer), on_event_(std::move(on_event)), table_(limits_of(consumer.options())) {
   threads_.emplace_back([this] { serve_messages(); });
   threads_.emplace_back([this] { find_room(); });
-  for (uint32_t i = 0; i < consumer.options().load_threads; ++i) {
+  // Each waits for one producer at a time, however long that one takes.
+  for (uint32_t i = 0; i < std::max(consumer.options().load_threads, kMinDeskReaders); ++i) {
     threads_.emplace_back([this] { read_arrivals(); });
   }
 }
@@ -120,6 +123,7 @@ void PushDesk::close() {
     MutexLock lock(mutex_);
     stopping_ = true;
     jobs_.clear();
+    job_bytes_ = 0;
     to_room_.clear();
     to_read_.clear();
     table_.close(after);
@@ -136,23 +140,26 @@ void PushDesk::close() {
 
 bool PushDesk::take(std::span<const std::byte> message, const pull::ForeignAnswer& answer) {
   if (message.empty() || message.front() != std::byte{'{'}) return false;
-  std::string refusal;
+  const std::string_view text(reinterpret_cast<const char*>(message.data()), message.size());
+  Status refusal;
   if (message.size() > kMaxPushBytes) {
-    refusal = encode_answer(
-        0, Status(Reason::kFrame, fmt::format("a message has at most {} bytes", kMaxPushBytes)));
+    refusal = Status(Reason::kFrame, fmt::format("a message has at most {} bytes", kMaxPushBytes));
   } else {
     MutexLock lock(mutex_);
-    if (stopping_ || jobs_.size() >= kMaxDeskJobs) {
-      refusal = encode_answer(0, Status(Reason::kBusy, "too many messages at a time"));
+    if (stopping_ || jobs_.size() >= kMaxDeskJobs || job_bytes_ + text.size() > kMaxDeskBytes) {
+      refusal = Status(Reason::kBusy, "too many messages at a time");
     } else {
-      jobs_.push_back(
-          {std::string(reinterpret_cast<const char*>(message.data()), message.size()), answer});
+      job_bytes_ += text.size();
+      jobs_.push_back({std::string(text), answer});
     }
   }
-  if (refusal.empty()) {
+  if (refusal.ok()) {
     messages_.notify_one();
   } else {
-    answer(std::as_bytes(std::span(refusal)));
+    uint64_t id = 0;
+    if (refusal.code() == Code::kBusy) (void)decode_push(text, id);
+    const std::string said = encode_answer(id, refusal);
+    answer(std::as_bytes(std::span(said)));
   }
   return true;
 }
@@ -176,6 +183,7 @@ void PushDesk::serve_messages() {
       if (!jobs_.empty()) {
         job = std::move(jobs_.front());
         jobs_.pop_front();
+        job_bytes_ -= job->message.size();
       }
       table_.expire(ReservationTable::Clock::now(), after);
       queue(after);
@@ -289,8 +297,8 @@ void PushDesk::read_arrivals() {
   }
 }
 
-// All that one producer has, so that one that does not answer holds up no other's. Empty: it is
-// over.
+// All that one producer has: one that does not answer holds up one thread and nobody else's, until
+// there are as many of them as threads. Empty: it is over.
 PushDesk::Readings PushDesk::take_to_read() {
   MutexLock lock(mutex_);
   Readings taken;

@@ -87,6 +87,7 @@ class PushDesk {
   bool stopping_ SL_GUARDED_BY(mutex_) = false;
   ReservationTable table_ SL_GUARDED_BY(mutex_);
   std::deque<Job> jobs_ SL_GUARDED_BY(mutex_);
+  size_t job_bytes_ SL_GUARDED_BY(mutex_) = 0;
   std::deque<std::shared_ptr<Arrival>> to_room_ SL_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Arrival>> to_read_ SL_GUARDED_BY(mutex_);
   std::set<std::string> busy_producers_ SL_GUARDED_BY(mutex_);  // One reader each.

@@ -20,6 +20,8 @@ constexpr size_t kMaxFailures = 4096;
 constexpr size_t kMaxConsumers = 1024;
 constexpr size_t kIdleLinks = 64;
 constexpr size_t kMaxOrphans = 4096;
+// A consumer that is busy is asked again, for as long as an answer would be waited for.
+constexpr Duration kBusyPause = std::chrono::milliseconds(50);
 constexpr Duration kPushLinger = std::chrono::milliseconds(200);
 
 Result<Endpoint> consumer_endpoint(const std::string& consumer_zmq) {
@@ -44,6 +46,8 @@ struct Pusher::Push {
   pull::Piece piece;             // Once it is made.
   Duration ttl{};
   Time timer{};
+  Time busy_until{};        // A consumer that is busy is asked again until then.
+  bool asks_again = false;  // When its timer is due.
 };
 
 struct Pusher::Link {
@@ -54,6 +58,7 @@ struct Pusher::Link {
     Deadline until;
   };
   std::deque<Waiting> outbox;
+  Time heard{};  // The last answer.
 };
 
 Result<std::unique_ptr<Pusher>> Pusher::create(const CacheOptions& options,
@@ -107,16 +112,22 @@ Status Pusher::order(const PushOrder& order) {
   push = std::make_unique<Push>(Push{.order = order, .until = Deadline::in(options_.pull_timeout)});
   by_hash_.emplace(order.mm_hash, push.get());
   ++consumers_[order.consumer_zmq];
-  // It is answered when there is room, or there has been none for so long.
-  const Duration patience = options_.space_timeout + 2 * options_.control_timeout;
-  set_timer(*push, Deadline::Clock::now() + std::min(push->until.left(), patience));
-  push->asked = ask(*push, ReserveAsk{.transfer_id = order.transfer_id,
-                                      .mm_hash = order.mm_hash,
-                                      .info = order.info,
-                                      .identity = options_.identity,
-                                      .wait = options_.space_timeout,
-                                      .ticket = std::nullopt});
+  reserve(*push);
   return {};
+}
+
+// It is answered when there is room, or there has been none for so long.
+void Pusher::reserve(Push& push) {
+  const Duration patience = options_.space_timeout + 2 * options_.control_timeout;
+  const Time now = Deadline::Clock::now();
+  if (push.busy_until == Time{}) push.busy_until = now + patience;
+  set_timer(push, now + std::min(push.until.left(), patience));
+  push.asked = ask(push, ReserveAsk{.transfer_id = push.order.transfer_id,
+                                    .mm_hash = push.order.mm_hash,
+                                    .info = push.order.info,
+                                    .identity = options_.identity,
+                                    .wait = options_.space_timeout,
+                                    .ticket = std::nullopt});
 }
 
 Status Pusher::admit(const PushOrder& order) {
@@ -208,7 +219,20 @@ void Pusher::complete(Push& push) {
     finish(push, put.status());
     return;
   }
-  push.asked = ask(push, CompleteAsk{order.transfer_id, *push.ticket, producer_zmq_, push.turn});
+  push.busy_until = Deadline::Clock::now() + options_.space_timeout + 2 * options_.control_timeout;
+  say_complete(push);
+}
+
+void Pusher::say_complete(Push& push) {
+  push.asked =
+      ask(push, CompleteAsk{push.order.transfer_id, *push.ticket, producer_zmq_, push.turn});
+}
+
+void Pusher::ask_again(Push& push) {
+  push.asks_again = false;
+  if (!push.ticket.has_value()) return reserve(push);
+  say_complete(push);
+  set_timer(push, Deadline::Clock::now() + std::min(push.until.left(), push.ttl / 3));
 }
 
 void Pusher::refresh(Push& push) {
@@ -229,7 +253,12 @@ void Pusher::refresh(Push& push) {
 void Pusher::answered(Push& push, const PushReply& reply) {
   const bool is_refresh = reply.id == push.refreshed;
   (is_refresh ? push.refreshed : push.asked) = 0;
-  if (!reply.status.ok()) {
+  const Time now = Deadline::Clock::now();
+  if (reply.status.reason() == Reason::kBusy && (is_refresh || now < push.busy_until)) {
+    if (is_refresh) return;
+    push.asks_again = true;
+    set_timer(push, now + std::min(push.until.left(), kBusyPause));
+  } else if (!reply.status.ok()) {
     // The refusal of a sign of life may overtake the outcome.
     if (!is_refresh || push.asked == 0) finish(push, reply.status);
   } else if (is_refresh) {
@@ -330,7 +359,9 @@ Deadline Pusher::do_timers() {
   MutexLock lock(mutex_);
   while (!timers_.empty() && timers_.begin()->first <= now) {
     Push& push = *timers_.begin()->second;
-    if (push.until.passed() || !push.ticket.has_value()) {
+    if (push.asks_again && !push.until.passed()) {
+      ask_again(push);
+    } else if (push.until.passed() || !push.ticket.has_value()) {
       finish(push, Status(Reason::kTimedOut, fmt::format("no answer of the consumer at {} in time",
                                                          push.order.consumer_zmq)));
     } else {
@@ -397,6 +428,11 @@ Status Pusher::send(Link& link) {
       continue;
     }
     if (!link.outbox.front().until.passed()) return {};
+    // One that answers is slow and not away.
+    if (Deadline::Clock::now() - link.heard < options_.control_timeout) {
+      link.outbox.front().until = Deadline::in(options_.control_timeout);
+      return {};
+    }
     return Status(Reason::kUnreachable, fmt::format("no connection to the consumer in {}",
                                                     format_duration(options_.control_timeout)));
   }
@@ -432,6 +468,7 @@ void Pusher::take_replies(Link& link) {
   while (true) {
     auto frames = link.socket.receive(Deadline::in(Duration::zero()));
     if (!frames.ok() || !frames->has_value()) return;
+    link.heard = Deadline::Clock::now();
     const auto& bytes = (*frames)->back();
     const auto reply = decode_reply({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
     if (!reply.ok()) {

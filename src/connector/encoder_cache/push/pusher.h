@@ -78,7 +78,10 @@ class Pusher {
   Status admit(const PushOrder& order) SL_REQUIRES(mutex_);
   uint64_t ask(Push& push, PushAsk what) SL_REQUIRES(mutex_);
   void refresh(Push& push) SL_REQUIRES(mutex_);
+  void reserve(Push& push) SL_REQUIRES(mutex_);
   void complete(Push& push) SL_REQUIRES(mutex_);
+  void say_complete(Push& push) SL_REQUIRES(mutex_);
+  void ask_again(Push& push) SL_REQUIRES(mutex_);
   void answer_orphan(const PushReply& reply) SL_REQUIRES(mutex_);
   void answered(Push& push, const PushReply& reply) SL_REQUIRES(mutex_);
   void set_timer(Push& push, Time at) SL_REQUIRES(mutex_);

@@ -242,6 +242,45 @@ TEST_F(PushModeTest, ATransferIsBegunOnceAtATimeAndItsNameIsFreeAfterwards) {
 }
 
 // T06: whatever ends a transfer, its room comes back.
+TEST_F(PushModeTest, ThousandsThatAreAnnouncedAtOnceAllArrive) {
+  auto fetching = fetcher(push_options());
+  auto owner = producer(push_options());
+  constexpr uint64_t kCount = 2500;
+  constexpr uint64_t kBytes = 4096;
+  std::vector<std::string> names;
+  for (uint64_t i = 0; i < kCount; ++i) names.push_back(fmt::format("many-{}", i));
+  for (const std::string& name : names) {
+    fetching->expect(name, name);
+    ASSERT_OK(owner->push(order(name, *fetching, name, kBytes)));
+  }
+  for (const std::string& name : names) ASSERT_OK(save(*owner, name, 1, kBytes));
+  EXPECT_TRUE(eventually([&] { return fetching->usage().ready == kCount; }, 60s))
+      << fetching->usage().ready;
+  EXPECT_TRUE(owner->take_push_failures().empty());
+  for (const std::string& name : names) fetching->drop(name);
+  expect_nothing_held(*fetching);
+}
+
+// Their ends are told on a thread of the desk.
+TEST_F(PushModeTest, TransfersThatEndWhileTheyAreDroppedHarmNobody) {
+  auto fetching = fetcher(push_options());
+  auto owner = producer(push_options());
+  std::vector<std::string> names;
+  for (int i = 0; i < 300; ++i) names.push_back(fmt::format("race-{}", i));
+  for (const std::string& name : names) {
+    fetching->expect(name, name);
+    fetching->expect(name, name + "-too");
+    ASSERT_OK(owner->push(order(name, *fetching, name, 4096)));
+  }
+  ASSERT_TRUE(reserved(*fetching, names.size()));
+  std::thread ending([&] {
+    for (const std::string& name : names) owner->cancel_push(name);
+  });
+  for (const std::string& name : names) fetching->drop(name);
+  ending.join();
+  expect_nothing_held(*fetching);
+}
+
 TEST_F(PushModeTest, HoweverTransfersEndTheirRoomComesBack) {
   ec::CacheOptions options = push_options();
   options.reservation_ttl = 2s;
