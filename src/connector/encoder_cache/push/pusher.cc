@@ -50,17 +50,6 @@ struct Pusher::Push {
   bool asks_again = false;  // When its timer is due.
 };
 
-struct Pusher::Link {
-  explicit Link(zmq::Dealer dealer) : socket(std::move(dealer)) {}
-  zmq::Dealer socket;
-  struct Waiting {
-    std::string message;
-    Deadline until;
-  };
-  std::deque<Waiting> outbox;
-  Time heard{};  // The last answer.
-};
-
 Result<std::unique_ptr<Pusher>> Pusher::create(const CacheOptions& options,
                                                pull::PullConnector& pull, CacheMetrics& metrics,
                                                std::string producer_zmq) {
@@ -116,12 +105,8 @@ Status Pusher::order(const PushOrder& order) {
   return {};
 }
 
-// It is answered when there is room, or there has been none for so long.
 void Pusher::reserve(Push& push) {
-  const Duration patience = options_.space_timeout + 2 * options_.control_timeout;
-  const Time now = Deadline::Clock::now();
-  if (push.busy_until == Time{}) push.busy_until = now + patience;
-  set_timer(push, now + std::min(push.until.left(), patience));
+  set_timer(push, Deadline::Clock::now() + push.until.left());  // Until it is sent.
   push.asked = ask(push, ReserveAsk{.transfer_id = push.order.transfer_id,
                                     .mm_hash = push.order.mm_hash,
                                     .info = push.order.info,
@@ -200,7 +185,8 @@ std::vector<PushFailure> Pusher::take_failures() {
 uint64_t Pusher::ask(Push& push, PushAsk what) {
   const uint64_t id = next_ask_++;
   asks_.emplace(id, &push);
-  outgoing_.emplace_back(push.order.consumer_zmq, encode_push(id, what));
+  const bool is_reserve = std::holds_alternative<ReserveAsk>(what) && !push.ticket.has_value();
+  outgoing_.push_back({push.order.consumer_zmq, {encode_push(id, what), id, is_reserve}});
   ::eventfd_write(wake_.get(), 1);
   return id;
 }
@@ -221,6 +207,19 @@ void Pusher::complete(Push& push) {
   }
   push.busy_until = Deadline::Clock::now() + options_.space_timeout + 2 * options_.control_timeout;
   say_complete(push);
+}
+
+// A reservation is answered when there is room, or there has been none for so long.
+void Pusher::sent(const std::vector<uint64_t>& ids) {
+  const Time now = Deadline::Clock::now();
+  MutexLock lock(mutex_);
+  for (const uint64_t id : ids) {
+    const auto found = asks_.find(id);
+    if (found == asks_.end() || found->second->ticket.has_value()) continue;
+    Push& push = *found->second;
+    if (push.busy_until == Time{}) push.busy_until = now + patience();
+    set_timer(push, now + std::min(push.until.left(), patience()));
+  }
 }
 
 void Pusher::say_complete(Push& push) {
@@ -285,7 +284,7 @@ void Pusher::answer_orphan(const PushReply& reply) {
   auto [consumer, transfer] = std::move(found->second);
   orphans_.erase(found);
   if (!reply.status.ok() || reply.reserved.cancelled) return;
-  outgoing_.emplace_back(consumer, encode_push(0, CancelAsk{transfer, reply.reserved.ticket}));
+  outgoing_.push_back({consumer, {encode_push(0, CancelAsk{transfer, reply.reserved.ticket})}});
   ::eventfd_write(wake_.get(), 1);
 }
 
@@ -299,10 +298,10 @@ void Pusher::set_timer(Push& push, Time at) {
 void Pusher::finish(Push& push, const Status& outcome) {
   const PushOrder& order = push.order;
   if (!outcome.ok() && push.ticket.has_value()) {
-    outgoing_.emplace_back(order.consumer_zmq,
-                           encode_push(0, CancelAsk{order.transfer_id, *push.ticket}));
-    ::eventfd_write(wake_.get(), 1);
+    outgoing_.push_back(
+        {order.consumer_zmq, {encode_push(0, CancelAsk{order.transfer_id, *push.ticket})}});
   }
+  ::eventfd_write(wake_.get(), 1);  // It may have held up others.
   if (!outcome.ok() && !push.ticket.has_value() && asks_.contains(push.asked)) {
     if (orphans_.size() >= kMaxOrphans) orphans_.erase(orphans_.begin());
     orphans_.emplace(push.asked, std::make_pair(order.consumer_zmq, order.transfer_id));
@@ -373,16 +372,16 @@ Deadline Pusher::do_timers() {
 }
 
 void Pusher::take_outgoing() {
-  std::vector<std::pair<std::string, std::string>> outgoing;
+  std::vector<Outgoing> outgoing;
   {
     MutexLock lock(mutex_);
     outgoing.swap(outgoing_);
     for (auto at = links_.begin(); links_.size() > kIdleLinks && at != links_.end();) {
-      const bool is_idle = at->second->outbox.empty() && !consumers_.contains(at->first);
+      const bool is_idle = at->second->is_empty() && !consumers_.contains(at->first);
       at = is_idle ? links_.erase(at) : std::next(at);
     }
   }
-  for (auto& [consumer, message] : outgoing) {
+  for (auto& [consumer, letter] : outgoing) {
     auto& link = links_[consumer];
     if (link == nullptr) {
       zmq::SocketLimits limits;
@@ -395,48 +394,41 @@ void Pusher::take_outgoing() {
         lose(consumer, dealer.status());
         continue;
       }
-      link = std::make_unique<Link>(*std::move(dealer));
+      link = std::make_unique<PushLink>(*std::move(dealer), options_.control_timeout);
     }
-    link->outbox.push_back({std::move(message), Deadline::in(options_.control_timeout)});
+    link->queue(std::move(letter));
   }
 }
 
-// When the first message has waited for too long.
+// When a message that finds no way out is late.
 Deadline Pusher::send_all() {
   Deadline next = Deadline::in(Deadline::kLongest);
   for (auto at = links_.begin(); at != links_.end();) {
     const auto here = at++;
-    const Status status = send(*here->second);
+    PushLink& link = *here->second;
+    if (link.is_held_up()) forget_ended(link);
+    std::vector<uint64_t> ids;
+    const Status status = link.send(ids);
+    sent(ids);
     if (!status.ok()) {
       const std::string consumer = here->first;
       links_.erase(here);
       lose(consumer, status);
-    } else if (!here->second->outbox.empty()) {
-      next = Deadline::earlier(next, here->second->outbox.front().until);
+    } else {
+      next = Deadline::earlier(next, link.late());
     }
   }
   return next;
 }
 
-Status Pusher::send(Link& link) {
-  while (!link.outbox.empty()) {
-    const std::string& message = link.outbox.front().message;
-    const std::array<zmq::FrameSpan, 2> frames = {zmq::FrameSpan(),
-                                                  std::as_bytes(std::span(message))};
-    if (link.socket.send(frames, Deadline::in(Duration::zero())).ok()) {
-      link.outbox.pop_front();
-      continue;
+void Pusher::forget_ended(PushLink& link) {
+  MutexLock lock(mutex_);
+  for (std::set<uint64_t>& ids : link.unanswered()) {
+    for (auto at = ids.begin(); at != ids.end();) {
+      const bool is_awaited = asks_.contains(*at) || orphans_.contains(*at);
+      at = is_awaited ? std::next(at) : ids.erase(at);
     }
-    if (!link.outbox.front().until.passed()) return {};
-    // One that answers is slow and not away.
-    if (Deadline::Clock::now() - link.heard < options_.control_timeout) {
-      link.outbox.front().until = Deadline::in(options_.control_timeout);
-      return {};
-    }
-    return Status(Reason::kUnreachable, fmt::format("no connection to the consumer in {}",
-                                                    format_duration(options_.control_timeout)));
   }
-  return {};
 }
 
 // Nothing reaches this consumer: none of its pushes does.
@@ -454,8 +446,7 @@ void Pusher::wait(const Deadline& until) {
   std::vector<zmq::PollItem> items;
   items.push_back({.fd = wake_.get(), .want_read = true});
   for (const auto& [consumer, link] : links_) {
-    items.push_back(
-        {.socket = &link->socket, .want_read = true, .want_write = !link->outbox.empty()});
+    items.push_back({.socket = &link->socket(), .want_read = true, .want_write = link->may_send()});
   }
   if (Status status = zmq::poll(context_->library(), items, until); !status.ok()) {
     log_failure(kPusherLog, status);
@@ -464,18 +455,13 @@ void Pusher::wait(const Deadline& until) {
   ::eventfd_read(wake_.get(), &ignored);
 }
 
-void Pusher::take_replies(Link& link) {
-  while (true) {
-    auto frames = link.socket.receive(Deadline::in(Duration::zero()));
-    if (!frames.ok() || !frames->has_value()) return;
-    link.heard = Deadline::Clock::now();
-    const auto& bytes = (*frames)->back();
-    const auto reply = decode_reply({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-    if (!reply.ok()) {
-      metrics_.count_push(reply.status().reason());
+void Pusher::take_replies(PushLink& link) {
+  while (const auto reply = link.receive()) {
+    if (!reply->ok()) {
+      metrics_.count_push(reply->status().reason());
       continue;
     }
-    const PushReply& message = *reply;
+    const PushReply& message = **reply;
     MutexLock lock(mutex_);
     const auto found = asks_.find(message.id);
     if (found == asks_.end()) {

@@ -18,6 +18,7 @@
 #include "base/unique_fd.h"
 #include "connector/encoder_cache/metrics.h"
 #include "connector/encoder_cache/options.h"
+#include "connector/encoder_cache/push/push_link.h"
 #include "connector/encoder_cache/push/push_messages.h"
 #include "connector/pull/pull_connector.h"
 #include "connector/zmq/socket.h"
@@ -70,7 +71,10 @@ class Pusher {
 
  private:
   struct Push;
-  struct Link;
+  struct Outgoing {
+    std::string consumer;
+    PushLetter letter;
+  };
   using Time = Deadline::Clock::time_point;
 
   Pusher(const CacheOptions& options, pull::PullConnector& pull, CacheMetrics& metrics,
@@ -94,10 +98,12 @@ class Pusher {
   Deadline do_timers() SL_EXCLUDES(mutex_);
   void take_outgoing() SL_EXCLUDES(mutex_);
   Deadline send_all();
-  Status send(Link& link);
+  void sent(const std::vector<uint64_t>& ids) SL_EXCLUDES(mutex_);
+  void forget_ended(PushLink& link) SL_EXCLUDES(mutex_);
+  Duration patience() const { return options_.space_timeout + 2 * options_.control_timeout; }
   void lose(const std::string& consumer, const Status& why) SL_EXCLUDES(mutex_);
   void wait(const Deadline& until);
-  void take_replies(Link& link);
+  void take_replies(PushLink& link);
 
   const CacheOptions options_;
   pull::PullConnector& pull_;
@@ -105,7 +111,7 @@ class Pusher {
   const std::string producer_zmq_;
   const std::shared_ptr<zmq::Context> context_;
   const UniqueFd wake_;
-  std::map<std::string, std::unique_ptr<Link>> links_;  // Of the thread, by consumer.
+  std::map<std::string, std::unique_ptr<PushLink>> links_;  // Of the thread, by consumer.
 
   mutable Mutex mutex_;
   bool stopping_ SL_GUARDED_BY(mutex_) = false;
@@ -119,7 +125,7 @@ class Pusher {
   // Reservations that are still asked for though their pushes have ended: consumer and transfer.
   std::unordered_map<uint64_t, std::pair<std::string, std::string>> orphans_ SL_GUARDED_BY(mutex_);
   // Messages and the consumers that they are for, on their way to the thread.
-  std::vector<std::pair<std::string, std::string>> outgoing_ SL_GUARDED_BY(mutex_);
+  std::vector<Outgoing> outgoing_ SL_GUARDED_BY(mutex_);
   std::deque<PushFailure> failures_ SL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
