@@ -118,7 +118,6 @@ bool save(PyProducer& self, nb::handle name, nb::handle shape, nb::handle dtype,
   return status.ok();
 }
 
-// False: it is among the failures.
 bool push(PyProducer& self, nb::handle transfer_id, nb::handle consumer_zmq, nb::handle mm_hash,
           nb::handle info) {
   const nb::list fields = fields_of(info, "info", "(nbytes, shape, dtype)", 3);
