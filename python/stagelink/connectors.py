@@ -34,6 +34,7 @@ from .omni_config import (
 )
 from .pull import ConnectorClosed, YuanrongTransferEngineConnector, arguments
 from .pull.contract import OmniConnector
+from .pull.shared import OPTIONS_OF_EDGE
 
 __all__ = [
     "ConnectorClosed",
@@ -293,10 +294,6 @@ _CONNECTORS: dict[str, Callable[[Mapping[str, Any]], Connector]] = {
 }
 
 
-# Of a receiver: where its senders are, and what only senders listen at.
-_OF_SENDER = frozenset({"from_stage", "to_stage", "sender_host", "sender_zmq_port", "zmq_port"})
-
-
 def create_connector(spec: ConnectorSpec) -> Connector:
     """Return the connector of a specification, by its name."""
     kind = _CONNECTORS.get(spec.name)
@@ -359,7 +356,7 @@ def _receiver(extra: dict[str, Any], others: Iterable[Connector]) -> Connector:
     """A connector that pulls, in the pool of one that differs only in where its sender is."""
 
     def of_pool(config: Mapping[str, Any]) -> dict[str, Any]:
-        return {key: value for key, value in config.items() if key not in _OF_SENDER}
+        return {key: value for key, value in config.items() if key not in OPTIONS_OF_EDGE}
 
     for other in others:
         if isinstance(other, YuanrongTransferEngineConnector) and not other.can_put:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 import time
@@ -17,10 +18,13 @@ _LARGEST = 2**63 - 1
 
 def complaint(name: str, value: object, expected: str) -> str:
     """Return what is wrong with an argument."""
+    return f"{name} = {brief(value)}: expected {expected}"
+
+
+def brief(value: object) -> str:
+    """Return what Python shows of a value, not more than a line can hold."""
     text = repr(value)
-    if len(text) > _MOST_SHOWN:
-        text = text[:_MOST_SHOWN] + "..."
-    return f"{name} = {text}: expected {expected}"
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "..."
 
 
 def refuse(name: str, value: object, expected: str) -> NoReturn:
@@ -116,14 +120,13 @@ def seconds(name: str, value: Any, *, positive: bool = False) -> float:
 
 def left_until(deadline: Any) -> float:
     """Return the seconds until a ``time.monotonic()``; 0: it is over."""
-    if type(deadline) is not float or not math.isfinite(deadline):
-        try:
-            deadline = math.nan if isinstance(deadline, str | bytes | bool) else float(deadline)
-        except (TypeError, ValueError, OverflowError):
-            refuse("deadline", deadline, "a finite time of time.monotonic()")
-        if not math.isfinite(deadline):
-            refuse("deadline", deadline, "a finite time of time.monotonic()")
-    return max(0.0, float(deadline) - time.monotonic())
+    end = deadline if type(deadline) is float else math.nan
+    if end is not deadline and not isinstance(deadline, str | bytes | bool):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            end = float(deadline)
+    if not math.isfinite(end):
+        refuse("deadline", deadline, "a finite time of time.monotonic()")
+    return max(0.0, end - time.monotonic())
 
 
 def mapping(name: str, value: object) -> Mapping[Any, Any]:

@@ -18,7 +18,7 @@ from .ascend import AscendPlane
 from .buffer import ManagedBuffer
 from .contract import ConnectorClosed, OmniConnector
 from .log_limit import LINES_OF_CALL, limited
-from .shared import SharedCore, join_core, open_core
+from .shared import SharedCore, join_core, open_core, shared_with
 
 __all__ = ["SenderUnknown", "YuanrongTransferEngineConnector"]
 
@@ -68,8 +68,8 @@ class YuanrongTransferEngineConnector(OmniConnector):
     ) -> None:
         """Bind the ports and reserve the pool. Raises what is wrong, by name.
 
-        ``share``: a receiver whose engine and pool this one, a receiver too, uses with it; of
-        ``config`` only where the sender is counts then. They close with the last of them.
+        ``share``: a receiver whose engine and pool this one uses with it, which closes with the
+        last of them. Only where the sender is may differ in ``config``.
         """
         self._core: _core.PullConnector | None = None
         self._plane: AscendPlane | None = None
@@ -83,7 +83,7 @@ class YuanrongTransferEngineConnector(OmniConnector):
             for key, value in arguments.mapping("config", config).items()
         }
         if share is not None:
-            share._open("share")
+            shared_with(share, YuanrongTransferEngineConnector)._open("share")
         extra = json.dumps(self.config, default=str)
         options, notes = _core.pull_connector_options(extra)
         for note in notes:
@@ -94,7 +94,7 @@ class YuanrongTransferEngineConnector(OmniConnector):
         self._wire: serializer.Wire = "compat" if options["compat_030"] else "fast"
         self._checksum: bool = options["checksum"] and not options["compat_030"]
         self._shared: SharedCore = (
-            open_core(options, extra) if share is None else join_core(share._shared)
+            open_core(options, extra) if share is None else join_core(share._shared, options)
         )
         core = self._shared.opened()
         self._core, self._plane = core, self._shared.plane

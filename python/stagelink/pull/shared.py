@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import _core
 from ..errors import InvalidArgument, InvalidState
+from . import arguments
 from .ascend import AscendPlane
 
-__all__ = ["SharedCore", "join_core", "open_core"]
+__all__ = ["OPTIONS_OF_EDGE", "SharedCore", "join_core", "open_core", "shared_with"]
+
+# Of a receiver: where its senders are, and what only senders listen at. Sharers may differ in them.
+OPTIONS_OF_EDGE = frozenset(
+    {"from_stage", "to_stage", "sender_host", "sender_zmq_port", "zmq_port"}
+)
+
+_T = TypeVar("_T")
 
 
 class SharedCore:
@@ -19,11 +27,13 @@ class SharedCore:
     All methods may be called from any thread.
     """
 
-    def __init__(self, core: _core.PullConnector, plane: AscendPlane | None, may_put: bool) -> None:
+    def __init__(
+        self, core: _core.PullConnector, plane: AscendPlane | None, options: Mapping[str, Any]
+    ) -> None:
         """Begin with one user."""
         self.core: _core.PullConnector | None = core
         self.plane = plane
-        self.may_put = may_put
+        self.options = options
         self.was_shared = False
         """Another connector has joined: each has to name the sender that it means."""
         self._lock = threading.Lock()
@@ -68,16 +78,36 @@ def open_core(options: Mapping[str, Any], extra: str) -> SharedCore:
     """Return one that is not shared yet. Raises as the core does."""
     plane = AscendPlane(options) if options["protocol"] == "ascend" else None
     try:
-        return SharedCore(_core.PullConnector(extra, plane), plane, options["can_put"])
+        return SharedCore(_core.PullConnector(extra, plane), plane, options)
     except BaseException:
         if plane is not None:
             plane.close()
         raise
 
 
-def join_core(shared: SharedCore) -> SharedCore:
-    """Return it, joined."""
-    if shared.may_put:
+def join_core(shared: SharedCore, options: Mapping[str, Any]) -> SharedCore:
+    """Return it, joined by one with these options, which must be those that it was opened with."""
+    if shared.options["can_put"]:
         raise InvalidArgument("share: only the pool of a connector with `role: receiver` is shared")
+    for option, value in options.items():
+        if option not in OPTIONS_OF_EDGE and value != shared.options[option]:
+            raise InvalidArgument(_difference(option, value, shared.options[option]))
     shared.join()
     return shared
+
+
+def shared_with(share: object, kind: type[_T]) -> _T:
+    """Return the connector to share with, if it is one."""
+    if not isinstance(share, kind):
+        arguments.refuse("share", share, f"a {kind.__name__} with `role: receiver`")
+    return share
+
+
+def _difference(option: str, value: object, other: object) -> str:
+    if option == "can_put":
+        return "role: must be `receiver`, as that of the connector of `share` is"
+    name = "memory_pool_device" if option == "pool_device" else option
+    return (
+        f"{name} = {arguments.brief(value)}: expected {arguments.brief(other)}, as the connector "
+        "of `share` has; only where the sender is may differ"
+    )

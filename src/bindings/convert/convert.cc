@@ -16,13 +16,9 @@ namespace nb = nanobind;
 namespace stagelink::bindings {
 namespace {
 
-constexpr size_t kMostShown = 120;
-
 [[noreturn]] void refuse(const char* name, nb::handle value, std::string_view expected) {
-  std::string shown = nb::cast<std::string>(nb::repr(value));
-  if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";
-  raise(Status(Reason::kInvalidArgument,
-               fmt::format("{} = {}: expected {}", name, escape_control(shown), expected)));
+  raise(Status(Reason::kInvalidArgument, fmt::format("{} = {}: expected {}", name,
+                                                     escape_control(shown_of(value)), expected)));
 }
 
 [[noreturn]] void refuse(const char* name, const Status& status) {
@@ -55,6 +51,11 @@ uint64_t to_integer(nb::handle value, const char* name, uint64_t lowest, uint64_
   }
   PyErr_Clear();
   refuse(name, value, fmt::format("an integer from {} to {}", lowest, highest));
+}
+
+bool to_flag(nb::handle value, const char* name) {
+  if (PyBool_Check(value.ptr()) == 0) refuse(name, value, "true or false");
+  return value.is(Py_True);
 }
 
 nb::list items_of(nb::handle value, const char* name) {
@@ -135,6 +136,21 @@ BytesView::~BytesView() { PyBuffer_Release(&view_); }
 
 std::span<const std::byte> BytesView::bytes() const noexcept {
   return {static_cast<const std::byte*>(view_.buf), static_cast<size_t>(view_.len)};
+}
+
+std::string shown_of(nb::handle object, size_t most) {
+  const nb::object text = nb::steal(PyObject_Repr(object.ptr()));
+  Py_ssize_t size = 0;
+  const char* const utf8 = text.is_valid() ? PyUnicode_AsUTF8AndSize(text.ptr(), &size) : nullptr;
+  if (utf8 == nullptr) {
+    PyErr_Clear();
+    return "?";
+  }
+  const std::string_view whole(utf8, static_cast<size_t>(size));
+  if (whole.size() <= most) return std::string(whole);
+  size_t end = most;
+  while (end > 0 && (static_cast<unsigned char>(whole[end]) & 0xC0U) == 0x80U) --end;
+  return std::string(whole.substr(0, end)) + "...";
 }
 
 const char* type_name_of(nb::handle object) noexcept { return Py_TYPE(object.ptr())->tp_name; }

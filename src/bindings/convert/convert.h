@@ -27,6 +27,8 @@ Duration to_timeout(nanobind::handle value, const char* name);
 std::string to_text(nanobind::handle value, const char* name);
 // An int from `lowest` to `highest`; what else counts as an index (NumPy's) counts here.
 uint64_t to_integer(nanobind::handle value, const char* name, uint64_t lowest, uint64_t highest);
+// True or false, and nothing that only looks like it.
+bool to_flag(nanobind::handle value, const char* name);
 // The items of an iterable that is no text: a text among them would count as its letters.
 nanobind::list items_of(nanobind::handle value, const char* name);
 // An argument that the function converts by itself, None too.
@@ -49,6 +51,9 @@ class BytesView {
   Py_buffer view_;
 };
 
+// What Python shows of an object: at most `most` bytes, cut between two characters, and "..." for
+// the rest. "?" where that fails.
+std::string shown_of(nanobind::handle object, size_t most = 120);
 // The name of an object's type, for messages.
 const char* type_name_of(nanobind::handle object) noexcept;
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "bindings/convert/convert.h"
 #include "bindings/convert/status_error.h"
 
 namespace nb = nanobind;
@@ -29,17 +30,6 @@ char integer_format(const Py_buffer& view) {
 }
 
 bool is_signed_format(char format) { return format >= 'a'; }
-
-std::string repr(PyObject* object) {
-  const nb::object text = nb::steal(PyObject_Repr(object));
-  if (!text.is_valid()) {
-    PyErr_Clear();
-    return "?";
-  }
-  constexpr size_t kLongest = 120;
-  const std::string whole = nb::str(text).c_str();
-  return whole.size() <= kLongest ? whole : whole.substr(0, kLongest) + "...";
-}
 
 }  // namespace
 
@@ -76,13 +66,13 @@ T IndexArray<T>::parse(PyObject* item, size_t index) const {
   const nb::object number = nb::steal(PyNumber_Index(item));
   if (!number.is_valid()) {
     PyErr_Clear();
-    refuse(fmt::format("{} = {} is not an integer", place(index), repr(item)));
+    refuse(fmt::format("{} = {} is not an integer", place(index), shown_of(item)));
   }
   const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
   const bool overflow = value == ~0ULL && PyErr_Occurred() != nullptr;
   if (overflow) PyErr_Clear();
   if (overflow || value > std::numeric_limits<T>::max()) {
-    refuse(fmt::format("{} = {} is not in 0..{}", place(index), repr(item),
+    refuse(fmt::format("{} = {} is not in 0..{}", place(index), shown_of(item),
                        std::numeric_limits<T>::max()));
   }
   return static_cast<T>(value);
@@ -180,7 +170,7 @@ template <typename T>
 void IndexArray<T>::take_sequence(PyObject* object) {
   if (PySequence_Check(object) == 0 || PyUnicode_Check(object)) {
     refuse(fmt::format("{} = {} ({}): expected an int, an array of integers or a sequence of int",
-                       name_, repr(object), Py_TYPE(object)->tp_name));
+                       name_, shown_of(object), Py_TYPE(object)->tp_name));
   }
   const nb::object items = nb::steal(PySequence_Fast(object, name_));
   if (!items.is_valid()) throw nb::python_error();

@@ -352,7 +352,8 @@ ec::ProducerEntry place_of(nb::handle object) {
 }
 
 // For each item None, or (reason, message).
-nb::list load(PyConsumer& self, nb::handle items, nb::handle timeout, bool handed_on) {
+nb::list load(PyConsumer& self, nb::handle items, nb::handle timeout, nb::handle is_handed_on) {
+  const bool handed_on = to_flag(is_handed_on, "handed_on");
   std::vector<PythonMemory> memory;
   std::vector<ec::LoadRequest> requests;
   for (const nb::handle item : items_of(items, "items")) {
@@ -370,12 +371,10 @@ nb::list load(PyConsumer& self, nb::handle items, nb::handle timeout, bool hande
     requests.push_back(std::move(request));
   }
   const Duration limit = to_timeout(timeout, "timeout");
-  const auto outcomes = without_gil([&] {
-    return self->load(requests, {limit, ended_by_signals()});
-  });
+  const auto ended = without_gil([&] { return self->load(requests, {limit, ended_by_signals()}); });
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   nb::list out;
-  for (const auto& outcome : outcomes) {
+  for (const auto& outcome : ended) {
     const Status& status = outcome.status();
     if (status.ok()) {
       out.append(nb::none());
@@ -393,7 +392,7 @@ void bind_consumer(nb::module_& m) {
           "__init__", [](PyConsumer* self, nb::handle extra) { open_consumer(self, extra); },
           as_given("extra"), nb::sig("def __init__(self, extra: str) -> None"))
       .def("load", &load, as_given("items"), as_given("timeout") = nb::none(),
-           nb::arg("handed_on") = false,
+           as_given("handed_on") = false,
            nb::sig("def load(self, items: list[tuple[str, list[EmbeddingPlace], Any]], timeout: "
                    "Timeout | None = None, handed_on: bool = False) -> list[tuple[str, str] | "
                    "None]"),

@@ -56,6 +56,8 @@ nb::dict pull_options_dict(const PullOptions& options) {
   out["rpc_port"] = options.rpc_port;
   out["sender_host"] = options.sender_host;
   out["sender_zmq_port"] = options.sender_zmq_port;
+  out["secret_file"] = options.secret_file;
+  out["runtime_dir"] = options.runtime_dir;
   out["protocol"] = options.protocol;
   out["device_name"] = options.device_name;
   out["memory_pool_size"] = options.memory_pool_size;
@@ -63,6 +65,12 @@ nb::dict pull_options_dict(const PullOptions& options) {
   out["can_put"] = options.may_put();
   out["compat_030"] = options.compat_030;
   out["checksum"] = options.checksum;
+  out["buffer_ttl"] = seconds_of(options.buffer_ttl);
+  out["claim_timeout"] = seconds_of(options.claim_timeout);
+  out["ask_timeout"] = seconds_of(options.ask_timeout);
+  out["put_timeout"] = seconds_of(options.put_timeout);
+  out["max_offers"] = options.max_offers;
+  out["max_waiting"] = options.max_waiting;
   out["from_stage"] = options.from_stage;
   out["to_stage"] = options.to_stage;
   out["stage_id"] = options.stage_id;

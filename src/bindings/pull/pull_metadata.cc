@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "base/text.h"
+#include "bindings/convert/convert.h"
 #include "bindings/convert/status_error.h"
 
 namespace nb = nanobind;
@@ -19,7 +20,7 @@ namespace {
 constexpr size_t kShownBytes = 80;
 
 [[noreturn]] void refuse_metadata(const char* key, nb::handle value, const char* expected) {
-  const auto shown = nb::cast<std::string>(nb::repr(value)).substr(0, kShownBytes);
+  const std::string shown = shown_of(value, kShownBytes);
   raise(Status(Reason::kInvalidArgument, fmt::format("metadata: {} is {}, expected {}", key,
                                                      escape_control(shown), expected)));
 }

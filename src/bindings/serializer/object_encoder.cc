@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
+#include "bindings/convert/convert.h"
 #include "bindings/convert/status_error.h"
 #include "connector/serializer/payload.h"
 
@@ -42,7 +43,7 @@ std::string PayloadPath::text() const {
     } else if (node.field) {
       out += "." + text_of(node.key);
     } else {
-      out += fmt::format("[{}]", nb::cast<std::string>(nb::repr(node.key)).substr(0, 80));
+      out += fmt::format("[{}]", shown_of(node.key, 80));
     }
   }
   return out;

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from child import Child
@@ -125,6 +126,33 @@ def test_edges_that_a_stage_receives_on_share_a_pool_and_keep_their_senders(
         with pytest.raises(InvalidArgument, match="role: receiver"):
             YuanrongTransferEngineConnector({"role": "receiver"}, share=sender)  # type: ignore[arg-type]
         sender.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("checksum", True),
+        ("role", "sender"),
+        ("role", "dual"),
+        ("memory_pool_size", "2MiB"),
+        ("protocol", "tcp"),
+        ("host", "0.0.0.0"),
+        ("runtime_dir", "/tmp"),
+        ("ask_timeout", "700ms"),
+        ("claim_timeout", "61s"),
+        ("max_waiting", 7),
+        ("compat_030", True),
+    ],
+)
+def test_only_equal_options_share_a_pool(option: str, value: Any) -> None:
+    here = {"host": "127.0.0.1", "role": "receiver", "memory_pool_size": "1MiB"}
+    with YuanrongTransferEngineConnector(here) as one:
+        with pytest.raises(InvalidArgument, match=f"^{option}\\b.*`share`"):
+            YuanrongTransferEngineConnector({**here, option: value}, share=one)
+        # Written otherwise, it is the same; where the sender is may differ.
+        same = {**here, "memory_pool_size": 1 << 20, "sender_host": "h", "sender_zmq_port": 5}
+        with YuanrongTransferEngineConnector(same, share=one) as other:
+            assert other._core is one._core
 
 
 @pytest.mark.parametrize(

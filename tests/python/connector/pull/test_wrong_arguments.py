@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import stagelink as sl
-from stagelink import _core
+from stagelink import _core, serializer
 from stagelink.connectors import YuanrongConnector, YuanrongTransferEngineConnector
 from stagelink.kv_transfer import KvTransferConfig, KvTransferManager
 
@@ -72,6 +72,8 @@ Call = Callable[[SimpleNamespace, Any], Any]
 WRONG: list[tuple[str, Call, list[Any]]] = [
     # The pulling connector.
     ("config", lambda e, v: YuanrongTransferEngineConnector(v), [None, [], "x", 5]),
+    ("share", lambda e, v: YuanrongTransferEngineConnector(e.receiver.config, share=v),
+     [5, "x", [], object(), {}]),
     ("put_key", lambda e, v: e.sender.put(*EDGE, v, b"x"), [None, b"x", 5, ["k"]]),
     ("from_stage", lambda e, v: e.sender.put(v, "1", "k", b"x"), [None, b"0", 1.5, True]),
     ("to_stage", lambda e, v: e.receiver.get("0", v, "k"), [None, b"0", 1.5]),
@@ -163,6 +165,7 @@ WRONG: list[tuple[str, Call, list[Any]]] = [
     ("places", lambda e, v: e.consumer.load([("k", v, VECTOR)]), [None, 5, "abc"]),
     ("place", lambda e, v: e.consumer.load([("k", [v], VECTOR)]), [None, 5]),
     ("nbytes", lambda e, v: e.consumer.load([("k", [(v, *PLACE[1:])], VECTOR)]), [None, "x", -1]),
+    ("handed_on", lambda e, v: e.consumer.load([], None, v), [None, "x", 1, []]),
     ("port", lambda e, v: _core.EncoderCacheRegistry(port=v), [None, -1, 99999, "x"]),
     ("host", lambda e, v: _core.EncoderCacheRegistry(host=v, port=0), [None, 5, HALF]),
     ("mm_hash", lambda e, v: e.registry.publish(v, PLACE), [None, 5, HALF]),
@@ -192,6 +195,36 @@ def test_what_cannot_be_an_argument_is_named(
         shown = repr(value)
         assert shown in message or "[" in message or "(" in message or "`" in message, message
         assert re.search("expected|not in|must|is not", message), message
+
+
+def test_values_are_cut_between_two_characters(ends: SimpleNamespace) -> None:
+    for text in ("é", "€", "\N{GRINNING FACE}"):
+        for begin in ("", "a", "ab", "abc"):
+            long = begin + text * 200
+            for call in (
+                lambda v: ends.producer.save("h", v, "uint8", b"abcd"),
+                lambda v: ends.objects.put([v], b"x"),
+                lambda v: ends.receiver._core.get_many(["k"], [{"source_host": [v]}], 0.0, 0.0),
+                lambda v: serializer.encode({v: object()}),
+            ):
+                with pytest.raises((sl.InvalidArgument, TypeError)) as raised:
+                    call(long)
+                assert text * 15 in str(raised.value)
+                assert len(str(raised.value).encode()) < 300
+
+
+def test_a_repr_that_fails_hides_nothing_else(ends: SimpleNamespace) -> None:
+    class Mute:
+        def __repr__(self) -> str:
+            raise ValueError("no repr")
+
+    class Half:
+        def __repr__(self) -> str:
+            return HALF
+
+    for value in (Mute(), Half()):
+        with pytest.raises(sl.InvalidArgument, match=r"^key = \?: expected text"):
+            ends.objects.get(value)
 
 
 def test_a_tensor_of_a_buffer_has_a_type_and_extents(ends: SimpleNamespace) -> None:
