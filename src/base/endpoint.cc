@@ -25,6 +25,9 @@ bool Endpoint::wildcard() const noexcept {
 Result<Endpoint> parse_endpoint(std::string_view text) {
   std::string_view host;
   std::string_view port;
+  if (text.find("://") != std::string_view::npos) {
+    return bad(text, "a scheme such as http:// is not a part of it");
+  }
   if (text.starts_with('[')) {
     const size_t close = text.find(']');
     if (close == std::string_view::npos) return bad(text, "the bracket is not closed");

@@ -177,8 +177,13 @@ class Examination {
   std::vector<Finding> check_peers() {
     doctor::PeerLimits limits;
     limits.timeout = timeout_;
-    return doctor::check_peers(host_, subject_, limits,
-                               [this](const std::string& text) { progress_.show(text); });
+    auto findings = doctor::check_peers(host_, subject_, limits,
+                                        [this](const std::string& text) { progress_.show(text); });
+    if (findings.empty() && !arguments_.only.empty()) {
+      findings.push_back(
+          doctor::note("no_peers", "There are no peers to check.", "Name one: --peer host:port."));
+    }
+    return findings;
   }
 
   const DoctorArguments& arguments_;

@@ -59,6 +59,7 @@ std::string totals_text(const Totals& totals) {
   if (totals.warnings > 0) parts.push_back(counted(totals.warnings, "warning"));
   if (totals.notes > 0) parts.push_back(counted(totals.notes, "note"));
   if (totals.ok > 0) parts.push_back(fmt::format("{} fine", totals.ok));
+  if (parts.empty()) return "There was nothing to check.";
   const bool well = totals.errors + totals.warnings == 0;
   return fmt::format("{}{}.", well ? "Nothing is wrong: " : "", fmt::join(parts, ", "));
 }

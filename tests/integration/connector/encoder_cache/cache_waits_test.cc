@@ -53,7 +53,7 @@ TEST_F(CacheWaitTest, TheOptionBoundsALoadFromAProducerThatHasStopped) {
   options.pull_timeout = 300ms;
   options.control_timeout = 20s;
   auto reader = consumer(options);
-  ASSERT_OK(load(*reader, request("h", address)).status());
+  ASSERT_OK(load(*reader, request("h", address), {.timeout = 60s}).status());
   child.stop();
   const auto begin = std::chrono::steady_clock::now();
   const Status status = load(*reader, request("h", address)).status();

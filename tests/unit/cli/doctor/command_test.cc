@@ -16,6 +16,7 @@
 #include "cli/doctor/subject.h"
 #include "connector/pull/pull_connector.h"
 #include "engine/link/listen_socket.h"
+#include "integration/support/tsan_suppressions.h"
 #include "stagelink/engine.h"
 
 namespace stagelink::cli::doctor {

@@ -382,6 +382,12 @@ TEST(DoctorReportTest, WhatManyFindingsShareIsExplainedOnce) {
             "\n2 errors, 1 fine.\n");
 }
 
+TEST(DoctorReportTest, NothingToCheckIsNotCalledWell) {
+  const std::string text = report_text({"a test", {{"peers", "Peers", {}}}}, {});
+  EXPECT_TRUE(contains(text, "There was nothing to check."));
+  EXPECT_FALSE(contains(text, "Nothing is wrong"));
+}
+
 TEST(DoctorReportTest, ColourAndWidthAreForTerminals) {
   EXPECT_FALSE(contains(report_text(two_alike(), {}), "\x1b"));
   EXPECT_TRUE(

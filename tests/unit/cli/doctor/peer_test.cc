@@ -1,6 +1,7 @@
 // Who answers at an address, told by what it says.
 
 #include <cerrno>
+#include <csignal>
 #include <functional>
 #include <thread>
 
@@ -99,6 +100,15 @@ TEST(DoctorPeerTest, APeerOfAnotherVersionIsNamedWithBothVersions) {
   EXPECT_EQ(version_in_refusal("no version"), std::nullopt);
 }
 
+TEST(DoctorPeerTest, WithoutPeersOrWithAUrlItIsSaidWhatToGive) {
+  const auto none = doctor({"--json", "--only", "peers"});
+  EXPECT_EQ(none.exit_code, kExitOk) << none.err;
+  EXPECT_NE(none.finding("no_peers")["do"].get<std::string>().find("--peer"), std::string::npos);
+  const auto url = doctor({"--json", "--only", "peers", "--peer", "http://127.0.0.1:9018"});
+  EXPECT_NE((url.out + url.err).find("http:// is not a part of it"), std::string::npos)
+      << url.out << url.err;
+}
+
 TEST(DoctorPeerTest, WhoeverElseAnswersIsToldApart) {
   const FakePeer http([](int fd) {
     char request[512];
@@ -153,6 +163,22 @@ TEST(DoctorPeerTest, ARegistryOfEmbeddingsIsKnownForWhatItIs) {
                        "asks for a secret"));
   EXPECT_TRUE(contains(looked(**closed, other).finding("peer_secret")["what"].get<std::string>(),
                        "another secret"));
+}
+
+TEST(DoctorPeerTest, TheRegistryNamesItsOwnOption) {
+  CLI::App app("test", "stagelink");
+  int exit_code = -1;
+  add_registry_command(app, exit_code);
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  const std::string host(300, 'a');  // Too long for anybody to be asked.
+  testing::internal::CaptureStderr();
+  app.parse("registry --port 0 --host " + host);
+  const std::string err = testing::internal::GetCapturedStderr();
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(exit_code, kExitUsage);
+  EXPECT_NE(err.find("--host \"" + host), std::string::npos) << err;
+  EXPECT_EQ(err.find("option bind"), std::string::npos) << err;
 }
 
 TEST(DoctorPeerTest, ARegistryOfTheOriginalProtocolIsKnownByItsAnswer) {
