@@ -1,7 +1,6 @@
 // Who answers at an address, told by what it says.
 
 #include <cerrno>
-#include <csignal>
 #include <functional>
 #include <thread>
 
@@ -163,22 +162,6 @@ TEST(DoctorPeerTest, ARegistryOfEmbeddingsIsKnownForWhatItIs) {
                        "asks for a secret"));
   EXPECT_TRUE(contains(looked(**closed, other).finding("peer_secret")["what"].get<std::string>(),
                        "another secret"));
-}
-
-TEST(DoctorPeerTest, TheRegistryNamesItsOwnOption) {
-  CLI::App app("test", "stagelink");
-  int exit_code = -1;
-  add_registry_command(app, exit_code);
-  sigset_t before;
-  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
-  const std::string host(300, 'a');  // Too long for anybody to be asked.
-  testing::internal::CaptureStderr();
-  app.parse("registry --port 0 --host " + host);
-  const std::string err = testing::internal::GetCapturedStderr();
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  EXPECT_EQ(exit_code, kExitUsage);
-  EXPECT_NE(err.find("--host \"" + host), std::string::npos) << err;
-  EXPECT_EQ(err.find("option bind"), std::string::npos) << err;
 }
 
 TEST(DoctorPeerTest, ARegistryOfTheOriginalProtocolIsKnownByItsAnswer) {
