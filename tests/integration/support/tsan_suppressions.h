@@ -9,6 +9,7 @@
 extern "C" const char* __tsan_default_suppressions();
 extern "C" const char* __tsan_default_suppressions() {
   return "race:libzmq.so\n"
+         "race:libsodium.so\n"
          "mutex:libzmq.so\n"
          "deadlock:libzmq.so\n"
          "race:stamp_slots.cc\n"
