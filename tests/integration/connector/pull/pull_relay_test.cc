@@ -369,7 +369,7 @@ TEST_P(PullVersionTest, IsNamedWithOursCountedOnceAndKeepsNobodyWaiting) {
   const double refused = GetParam().from_sender ? 0 : 1;
   EXPECT_EQ(metric_in(sender_->metrics_text(), "pull_messages_refused_total"), refused);
   // It holds nothing there, and a peer of our version at the same address is served.
-  EXPECT_TRUE(eventually([&] { return sender_->health().claims == 0; }, 60s));
+  EXPECT_TRUE(eventually([&] { return sender_->health().claims == 0; }, 90s));
   more_.store(0);
   ASSERT_TRUE(eventually([&] {
     auto got = receiver.get("k", relay_->address(), 7);
