@@ -67,7 +67,7 @@ Result<size_t> count_served(std::vector<PlainConnection>& waiters) {
 Status run_waiters_group(SuiteContext& context) {
   SL_ASSIGN(const auto registry, RegistryProcess::start(context.exe()));
   SL_ASSIGN(auto waiters, begin_waiting(*registry));
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // All have been read by now.
+  std::this_thread::sleep_for(std::chrono::seconds(2));  // All have been read by now.
   const double before_us = cpu_time_us(registry->pid());
   std::this_thread::sleep_for(kIdleFor);
   const double idle_us =
