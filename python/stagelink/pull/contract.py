@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -18,12 +19,12 @@ class ConnectorClosed(InvalidState, RuntimeError):
     """The connector was closed before the call."""
 
 
-class Closing:
+class Closing(ABC):
     """A context manager that closes at its end."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give everything back. Idempotent."""
-        raise NotImplementedError
 
     def __enter__(self: _Self) -> _Self:
         return self

@@ -185,8 +185,10 @@ std::vector<PushFailure> Pusher::take_failures() {
 uint64_t Pusher::ask(Push& push, PushAsk what) {
   const uint64_t id = next_ask_++;
   asks_.emplace(id, &push);
-  const bool is_reserve = std::holds_alternative<ReserveAsk>(what) && !push.ticket.has_value();
-  outgoing_.push_back({push.order.consumer_zmq, {encode_push(id, what), id, is_reserve}});
+  const PushKind kind = std::holds_alternative<CompleteAsk>(what) ? PushKind::kComplete
+                        : push.ticket.has_value()                 ? PushKind::kAtOnce
+                                                                  : PushKind::kReserve;
+  outgoing_.push_back({push.order.consumer_zmq, {encode_push(id, what), id, kind}});
   ::eventfd_write(wake_.get(), 1);
   return id;
 }
@@ -205,7 +207,7 @@ void Pusher::complete(Push& push) {
     finish(push, put.status());
     return;
   }
-  push.busy_until = Deadline::Clock::now() + options_.space_timeout + 2 * options_.control_timeout;
+  push.busy_until = Time{};  // From when it is sent.
   say_complete(push);
 }
 
@@ -215,9 +217,10 @@ void Pusher::sent(const std::vector<uint64_t>& ids) {
   MutexLock lock(mutex_);
   for (const uint64_t id : ids) {
     const auto found = asks_.find(id);
-    if (found == asks_.end() || found->second->ticket.has_value()) continue;
+    if (found == asks_.end() || found->second->asked != id) continue;  // A sign of life.
     Push& push = *found->second;
     if (push.busy_until == Time{}) push.busy_until = now + patience();
+    if (push.ticket.has_value()) continue;
     set_timer(push, now + std::min(push.until.left(), patience()));
   }
 }
