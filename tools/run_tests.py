@@ -27,6 +27,7 @@ BUILD = ROOT / "build"
 JOBS = os.cpu_count() or 2
 VENV_PYTHON = ROOT / ".venv" / "bin" / "python"
 STEP_TIMEOUT_S = 1500
+REASON_BYTES = 600
 SANITIZED = ("unit_tests", "integration_tests")
 # Of the unit tests under a sanitizer; a few for each core, as they do not take equally long.
 UNIT_TEST_SHARDS = 4 * JOBS
@@ -59,6 +60,7 @@ class Tally:
         self.skipped = 0
         self.failures: list[str] = []
         self.left_out: list[str] = []
+        self.reasons: list[str] = []  # One for each failed test or fuzzer, said at the very end.
 
     def add_junit(self, path: pathlib.Path) -> None:
         for case in ElementTree.parse(path).iter("testcase"):
@@ -70,6 +72,7 @@ class Tally:
                     continue  # Else it counts itself: it may have failed at its end.
             if case.find("failure") is not None or case.find("error") is not None:
                 self.failed += 1
+                self.reasons.append(f"{case.get('classname', '')} {name}: {reason_of(case)}")
             elif case.find("skipped") is not None:
                 self.skipped += 1
             else:
@@ -83,6 +86,22 @@ class Tally:
 
     def leave_out(self, what: str, why: str) -> None:
         self.left_out.append(f"{what}: {why}")
+
+
+def reason_of(case: ElementTree.Element) -> str:
+    """The part of a failed test's output that says why, in a few hundred characters."""
+    texts = [case.findtext(kind) or "" for kind in ("failure", "error", "system-out")]
+    return key_lines("\n".join(texts).splitlines())
+
+
+def key_lines(lines: Sequence[str]) -> str:
+    marks = ("Failure", "ERROR:", "SUMMARY:", "WARNING: ThreadSanitizer", "E   ", "terminate called")
+    said = [at for at, line in enumerate(lines) if any(mark in line for mark in marks)]
+    if said:
+        lines = [line for at in said[:2] for line in lines[at : at + 5]]
+    else:
+        lines = lines[-6:]
+    return " | ".join(line.strip() for line in lines if line.strip())[:REASON_BYTES]
 
 
 def run(*command: object, **environment: str) -> bool:
@@ -243,7 +262,8 @@ def fuzz_command(program: pathlib.Path, work: pathlib.Path, seconds: int, seed: 
     return [*fixed_addresses(), str(program), *options, str(work)]
 
 
-def fuzz_one(program: pathlib.Path, seconds: int, seed: int) -> tuple[str, bool]:
+def fuzz_one(program: pathlib.Path, seconds: int, seed: int) -> tuple[str, str]:
+    """The target's name, and why it failed: empty when it did not."""
     name = program.name
     work = BUILD / "fuzz" / "work" / name
     shutil.rmtree(work, ignore_errors=True)
@@ -252,7 +272,7 @@ def fuzz_one(program: pathlib.Path, seconds: int, seed: int) -> tuple[str, bool]
         old.unlink()
     if not program.exists():
         print(f"{name}: not built", flush=True)
-        return name, False
+        return name, "not built"
     log = work.with_suffix(".log")
     with log.open("wb") as out:
         command = fuzz_command(program, work, seconds, seed)
@@ -260,14 +280,14 @@ def fuzz_one(program: pathlib.Path, seconds: int, seed: int) -> tuple[str, bool]
     tail = log.read_text(errors="replace").splitlines()[-60:]
     if done.returncode == 0:
         print(f"{name}: {tail[-1] if tail else 'silent'}", flush=True)
-        return name, True
+        return name, ""
     report = [f"{name}: exit status {done.returncode}, seed {seed}, see {log}", *tail]
     for artifact in sorted(work.parent.glob(f"{name}-*")):
         code = base64.b64encode(artifact.read_bytes()).decode()
         report.append(f"{name}: to run it again: echo {code} | base64 -d >input")
         report.append(f"{name}: and then: {program.relative_to(ROOT)} input")
     print("\n".join(report), flush=True)
-    return name, False
+    return name, f"exit status {done.returncode} | {key_lines(tail)}"
 
 
 def fuzz_sources() -> list[pathlib.Path]:
@@ -281,8 +301,10 @@ def step_fuzz(seconds: int, seed: int) -> Callable[[Tally], None]:
             tally.leave_out("fuzz targets", "clang++ is not installed")
             return
         with ThreadPoolExecutor(JOBS) as pool:
-            for name, ok in pool.map(lambda program: fuzz_one(program, seconds, seed), programs):
-                tally.add(name, ok)
+            for name, why in pool.map(lambda program: fuzz_one(program, seconds, seed), programs):
+                tally.add(name, not why)
+                if why:
+                    tally.reasons.append(f"{name}: {why}")
 
     return step
 
@@ -293,6 +315,8 @@ def close(tally: Tally, started: float) -> int:
         print(f"left out: {line}")
     for line in tally.failures:
         print(f"failed: {line}")
+    for line in tally.reasons:
+        print(f"why: {line}")
     counts = [f"{tally.failed} failed"] if tally.failed else []
     counts.append(f"{tally.passed} passed")
     if tally.skipped:

@@ -189,6 +189,23 @@ TEST_F(ObjectTableTest, SlotsThatContradictEachOtherEndTheArena) {
   EXPECT_EQ(std::remove((folder() + "/" + files().front()).c_str()), 0);
 }
 
+// The C library ends the process when it locks a mutex of such a kind.
+TEST_F(ObjectTableTest, ALockThatIsWrittenOverIsRefusedAndEndsNoProcess) {
+  make(64 << 10, 16);
+  auto& lock = arena_->map().header().lock.__data;
+  const int own_kind = lock.__kind;
+  for (const int kind : {0, 2, 64, own_kind | 32, -1}) {
+    lock.__kind = kind;  // While it is held,
+    locked_.reset();     // which its holder mends.
+    EXPECT_EQ(lock.__kind, own_kind);
+    lock.__kind = kind;
+    EXPECT_REASON(Reason::kCorrupt, arena_->lock().status());
+    EXPECT_FALSE(arena_->try_lock().has_value());
+    lock.__kind = own_kind;
+    locked_.emplace(must(arena_->lock()));
+  }
+}
+
 // What another store does in the middle of a get, once.
 struct Meanwhile {
   store::shm::PausePoint point;

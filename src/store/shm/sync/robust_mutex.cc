@@ -35,6 +35,16 @@ timespec after(clockid_t clock, Duration left) noexcept {
   return now;
 }
 
+// Of the mutexes that init() makes. The C library ends the process when it meets a kind that it does
+// not know, or one with a priority ceiling out of range; and the file's bytes are anybody's.
+int own_kind() noexcept {
+  static const int kind = [] {
+    pthread_mutex_t fresh{};
+    return RobustMutex::init(fresh) ? fresh.__data.__kind : -1;
+  }();
+  return kind;
+}
+
 }  // namespace
 
 bool RobustMutex::init(pthread_mutex_t& mutex) noexcept {
@@ -48,14 +58,11 @@ bool RobustMutex::init(pthread_mutex_t& mutex) noexcept {
   return made;
 }
 
-bool RobustMutex::is_sane() const noexcept {
-  pthread_mutex_t fresh{};
-  return init(fresh) && mutex_.__data.__kind == fresh.__data.__kind;
-}
+bool RobustMutex::is_sane() const noexcept { return mutex_.__data.__kind == own_kind(); }
 
 LockAnswer RobustMutex::lock(const Deadline& deadline) noexcept {
-  const int at_once = ::pthread_mutex_trylock(&mutex_);
-  if (at_once != EBUSY) return answer_of(at_once);
+  const LockAnswer at_once = try_lock();
+  if (at_once != LockAnswer::kTimedOut) return at_once;
 #if defined(SL_TIMED_BY_WALL_CLOCK)
   // The sanitizer does not know the call below.
   const timespec at = after(CLOCK_REALTIME, deadline.left());
@@ -66,7 +73,16 @@ LockAnswer RobustMutex::lock(const Deadline& deadline) noexcept {
 #endif
 }
 
-LockAnswer RobustMutex::try_lock() noexcept { return answer_of(::pthread_mutex_trylock(&mutex_)); }
+LockAnswer RobustMutex::try_lock() noexcept {
+  if (!is_sane()) return LockAnswer::kBroken;
+  return answer_of(::pthread_mutex_trylock(&mutex_));
+}
+
+void RobustMutex::unlock() noexcept {
+  // Held by this thread, so it is ours to mend: of another kind it would stay locked, or worse.
+  mutex_.__data.__kind = own_kind();
+  (void)::pthread_mutex_unlock(&mutex_);
+}
 
 uint32_t RobustMutex::word() const noexcept {
   return __atomic_load_n(reinterpret_cast<const uint32_t*>(&mutex_.__data.__lock),

@@ -28,13 +28,13 @@ class RobustMutex {
 
   // For memory that nobody else sees yet.
   static bool init(pthread_mutex_t& mutex) noexcept;
-  // Whether the word is of the kind that init() makes; the file may hold anything.
+  // Whether the word is of the kind that init() makes; the file may hold anything, at any time.
   bool is_sane() const noexcept;
 
   LockAnswer lock(const Deadline& deadline) noexcept;
   LockAnswer try_lock() noexcept;
   void mark_consistent() noexcept { (void)::pthread_mutex_consistent(&mutex_); }
-  void unlock() noexcept { (void)::pthread_mutex_unlock(&mutex_); }
+  void unlock() noexcept;
   // Whether a holder has died and nobody has taken the lock since. A look, without taking it.
   bool holder_died() const noexcept;
   // The thread that holds it, as its own pid namespace numbers it; 0: nobody.
