@@ -45,6 +45,14 @@ void decode_all(MessageSpan in) {
     Grant again;
     require(decode(out, again).ok() && again.body == grant.body);
   }
+  std::vector<MessageSpan> answers;
+  if (decode_answers(in, answers).ok()) {
+    Message out;
+    begin_answers(out);
+    for (const MessageSpan answer : answers) require(add_answer(answer, out));
+    std::vector<MessageSpan> again;
+    require(decode_answers(out, again).ok() && again.size() == answers.size());
+  }
   if (const auto info = read_omni_info(in); info.ok()) {
     const auto again = read_omni_info(omni_info(*info));
     require(again.ok() && (*again).lengths == (*info).lengths);

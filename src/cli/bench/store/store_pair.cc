@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/deadline.h"
+#include "base/futex.h"
 #include "base/log.h"
 
 namespace stagelink::cli::bench {
@@ -19,17 +20,32 @@ namespace stagelink::cli::bench {
 namespace {
 
 constexpr auto kTurnTimeout = std::chrono::seconds(20);
+constexpr auto kTurnSpin = std::chrono::milliseconds(2);
+constexpr auto kTurnTick = std::chrono::milliseconds(100);  // A failure wakes nobody.
 constexpr auto kLeaveTimeout = std::chrono::seconds(5);
 
 }  // namespace
 
 bool PairPage::wait_for(uint32_t value) noexcept {
   const Deadline deadline = Deadline::in(kTurnTimeout);
-  while (turn.load(std::memory_order_acquire) < value) {
+  const Deadline spin = Deadline::in(kTurnSpin);
+  for (uint32_t now = turn.load(); now < value; now = turn.load()) {
     if (failed.load() != 0 || deadline.passed()) return false;
-    ::sched_yield();
+    if (!spin.passed()) {
+      ::sched_yield();
+      continue;
+    }
+    sleepers.fetch_add(1);
+    futex_wait(turn, now, Deadline::earlier(deadline, Deadline::in(kTurnTick)).left(),
+               FutexScope::kShared);
+    sleepers.fetch_sub(1);
   }
   return true;
+}
+
+void PairPage::set(uint32_t value) noexcept {
+  turn.store(value);
+  if (sleepers.load() != 0) futex_wake_all(turn, FutexScope::kShared);
 }
 
 Result<ForkedPair> ForkedPair::start(const std::function<Status(PairPage&)>& role) {

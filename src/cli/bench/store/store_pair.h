@@ -17,12 +17,14 @@ namespace stagelink::cli::bench {
 struct PairPage {
   static constexpr size_t kFigures = 4096;
   std::atomic<uint32_t> turn{0};  // Counts up; each side waits for its numbers.
+  std::atomic<uint32_t> sleepers{0};
   std::atomic<uint32_t> failed{0};
   double figures[kFigures] = {};  // Of the child, in microseconds.
 
-  // False if the other side has failed, or did not come for seconds.
+  // False if the other side has failed, or did not come for seconds. Spins first, for turns that
+  // are measured; who waits for longer sleeps, and takes no time from what others measure.
   bool wait_for(uint32_t value) noexcept;
-  void set(uint32_t value) noexcept { turn.store(value, std::memory_order_release); }
+  void set(uint32_t value) noexcept;
 };
 
 // A second process, forked, and the page between it and this one. It ends with this.

@@ -20,6 +20,7 @@ constexpr size_t kHeaderBytes = 12;
 constexpr size_t kMaxWhyBytes = 512;
 constexpr size_t kMaxPathBytes = 107;
 constexpr uint32_t kFastPath = 1;
+constexpr uint32_t kTakesAnswers = 1;
 
 // Writes fields into a buffer that is used again and again.
 class MessageWriter {
@@ -126,7 +127,7 @@ Result<MessageType> message_type(MessageSpan in) {
   }
   reader.get_zero<uint16_t>("zero");
   if (type < static_cast<uint16_t>(MessageType::kHello) ||
-      type > static_cast<uint16_t>(MessageType::kRefusal)) {
+      type > static_cast<uint16_t>(MessageType::kAnswers)) {
     reader.reject("type", "is unknown", type);
   }
   SL_TRY(reader.finish(true));
@@ -185,6 +186,7 @@ void encode(const ClaimMessage& claim, Message& out) {
     writer.put(entry.generation);
     writer.put_text(entry.key);
   }
+  writer.put(claim.takes_answers ? kTakesAnswers : uint32_t{0});
 }
 
 Status decode(MessageSpan in, ClaimMessage& out) {
@@ -207,6 +209,8 @@ Status decode(MessageSpan in, ClaimMessage& out) {
     entry.key = {reinterpret_cast<const char*>(key.data()), key.size()};
     out.entries.push_back(entry);
   }
+  out.takes_answers =
+      reader.left() >= sizeof(uint32_t) && (reader.get<uint32_t>("flags") & kTakesAnswers) != 0;
   return reader.finish(true);
 }
 
@@ -322,6 +326,44 @@ Status decode(MessageSpan in, ReleaseMessage& out) {
     if (consumed > 1) reader.reject("consumed", "is neither 0 nor 1", consumed);
     entry.consumed = consumed == 1;
     out.entries.push_back(entry);
+  }
+  return reader.finish(true);
+}
+
+void begin_answers(Message& out) {
+  MessageWriter writer(out, MessageType::kAnswers);
+  writer.put(uint16_t{0});
+  writer.put(uint16_t{0});
+}
+
+bool add_answer(MessageSpan answer, Message& out) {
+  uint16_t count = 0;
+  std::memcpy(&count, out.data() + kHeaderBytes, sizeof count);
+  if (count == kMaxClaimEntries || answer.size() + sizeof(uint32_t) > kMaxMessageBytes - out.size())
+    return false;
+  ++count;
+  std::memcpy(out.data() + kHeaderBytes, &count, sizeof count);
+  MessageWriter writer(out);
+  writer.put(static_cast<uint32_t>(answer.size()));
+  writer.put_bytes(answer);
+  return true;
+}
+
+Status decode_answers(MessageSpan in, std::vector<MessageSpan>& out) {
+  out.clear();
+  auto reader = body_of("answers", in);
+  const uint32_t count =
+      read_count(reader, "count", reader.get<uint16_t>("count"), kMaxClaimEntries);
+  reader.get_zero<uint16_t>("zero");
+  for (uint32_t i = 0; i < count && reader.ok(); ++i) {
+    const auto answer = reader.get_bytes("answer", reader.get<uint32_t>("length"));
+    if (!reader.ok()) break;
+    SL_ASSIGN(const MessageType type, message_type(answer));
+    if (type != MessageType::kGrant && type != MessageType::kDenial) {
+      reader.reject("answer", "is neither a grant nor a denial, type",
+                    static_cast<uint64_t>(type));
+    }
+    out.push_back(answer);
   }
   return reader.finish(true);
 }

@@ -21,6 +21,7 @@
 //        6      2  version minor                48      2  count, 1 to 64
 //        8      2  type                         50      2  zero
 //       10      2  zero                        ...  each   id u64, generation u64, key (text)
+//                                              ...      4  flags: bit 0, answers may come together
 //
 //   Hello: who are you?                     Grant: a claim is taken
 //       12     16  receiver                     12      8  id
@@ -44,7 +45,10 @@
 //   Refusal: a message makes no sense           46      2  zero
 //       12      8  id of its first claim, or 0 ...   each  id u64, u8 consumed
 //       20      2  reason
-//       22         why (text)
+//       22         why (text)               Answers: grants and denials, in one message
+//                                               12      2  count, 1 to 64
+//                                               14      2  zero
+//                                              ...  each   u32 length, a whole message
 //
 // A life is 128 random bits that stand for one connector from its start to its end. They are told
 // in a welcome alone, and whoever claims or releases must name them.
@@ -68,6 +72,7 @@ enum class MessageType : uint16_t {
   kDenial = 5,
   kRelease = 6,
   kRefusal = 7,
+  kAnswers = 8,
 };
 
 using Message = std::vector<std::byte>;
@@ -105,6 +110,7 @@ struct ClaimMessage {
   InstanceId life;
   uint32_t wait_ms = 0;
   std::vector<ClaimEntry> entries;
+  bool takes_answers = false;  // Several in one message. Peers of old do not say so.
 };
 
 struct GrantPiece {
@@ -160,6 +166,9 @@ void encode_refusal(const Denial& refusal, Message& out);
 // A grant is made for each claim from a body that is encoded once.
 Message encode_body(const GrantBody& body);
 void encode_grant(const Grant& head, MessageSpan body, Message& out);
+// Answers begin empty. False: there is no room for this one, a grant or a denial, any more.
+void begin_answers(Message& out);
+bool add_answer(MessageSpan answer, Message& out);
 
 // Of messages whose type is known. Errors: corrupt (frame) names the field; limit (too_large).
 Status decode(MessageSpan in, HelloMessage& out);
@@ -168,5 +177,7 @@ Status decode(MessageSpan in, ClaimMessage& out);
 Status decode(MessageSpan in, Grant& out);
 Status decode(MessageSpan in, Denial& out);  // A refusal, too.
 Status decode(MessageSpan in, ReleaseMessage& out);
+// The messages in it, in `in`, each of a version that we speak.
+Status decode_answers(MessageSpan in, std::vector<MessageSpan>& out);
 
 }  // namespace stagelink::pull

@@ -80,6 +80,7 @@ void SenderAsk::ask() {
   ClaimMessage& message = t_claim_message;
   message.receiver = home_->receiver;
   message.life = life_->welcome().life;
+  message.takes_answers = true;
   message.wait_ms = ms_rounded_up(std::min<Duration>(terms_.wait, terms_.deadline.left()));
   sent_ = Deadline::Clock::now();
   answer_by_ = Deadline::earlier(terms_.deadline,
@@ -111,11 +112,19 @@ void SenderAsk::take(Result<std::optional<MessageSpan>> received) {
     lease_.spoil();
     fail(status);
   }
+  // Only now: with the lease goes the message.
+  if (pending_.empty()) lease_ = SenderLife::Lease();
 }
 
 // A failure is that of the line.
 Status SenderAsk::take_message(MessageSpan message) {
   SL_ASSIGN(const MessageType type, message_type(message));
+  if (type == MessageType::kAnswers) {
+    thread_local std::vector<MessageSpan> t_answers;
+    SL_TRY(decode_answers(message, t_answers));
+    for (const MessageSpan answer : t_answers) SL_TRY(take_message(answer));
+    return {};
+  }
   if (type == MessageType::kGrant) {
     take_grant(message);
     return {};
@@ -212,7 +221,6 @@ void SenderAsk::finish(std::vector<Pending>::iterator pending,
   results_[pending->index].emplace(std::move(outcome));
   *pending = pending_.back();
   pending_.pop_back();
-  if (pending_.empty()) lease_ = SenderLife::Lease();
 }
 
 Status SenderAsk::named(const Pending& pending, const Status& status) const {

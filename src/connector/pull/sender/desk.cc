@@ -29,6 +29,41 @@ std::string_view why_not(Reason reason) noexcept {
 // Between messages, so that none is allocated.
 thread_local Message t_answer;
 thread_local ClaimMessage t_claim;
+thread_local Message t_answers;
+
+// What goes to one asker: together if it takes that, as many as a message holds.
+class Answers {
+ public:
+  Answers(Asker& asker, bool together) : asker_(asker), together_(together) {
+    if (together_) begin_answers(t_answers);
+  }
+  ~Answers() { send(); }
+  Answers(const Answers&) = delete;
+  Answers& operator=(const Answers&) = delete;
+
+  // Who cannot be reached any more has lost its claims, or will by their time.
+  void add(MessageSpan answer) {
+    if (together_ && put(answer)) return;
+    send();
+    if (together_ && put(answer)) return;
+    (void)asker_.answer(answer);  // By itself, also one that would not fit among others.
+  }
+
+ private:
+  bool put(MessageSpan answer) {
+    const bool fits = add_answer(answer, t_answers);
+    has_some_ = has_some_ || fits;
+    return fits;
+  }
+  void send() {
+    if (!std::exchange(has_some_, false)) return;
+    (void)asker_.answer(t_answers);
+    begin_answers(t_answers);
+  }
+  Asker& asker_;
+  const bool together_;
+  bool has_some_ = false;
+};
 
 }  // namespace
 
@@ -76,6 +111,7 @@ void Desk::claim(MessageSpan message, const std::shared_ptr<Asker>& asker) {
     return;
   }
   const auto now = Deadline::Clock::now();
+  Answers answers(*asker, ask.takes_answers && ask.entries.size() > 1);
   for (const ClaimEntry& entry : ask.entries) {
     asked_.fetch_add(1, std::memory_order_relaxed);  // A count of its own.
     const auto outcome = table_.claim({.receiver = ask.receiver,
@@ -84,7 +120,7 @@ void Desk::claim(MessageSpan message, const std::shared_ptr<Asker>& asker) {
                                        .key = entry.key,
                                        .wait = std::chrono::milliseconds(ask.wait_ms)},
                                       asker, now);
-    if (outcome.has_value()) tell(*outcome);
+    if (outcome.has_value()) answers.add(encode_outcome(*outcome));
   }
 }
 
@@ -104,6 +140,11 @@ void Desk::tell(OfferTable::Outcomes outcomes) {
 }
 
 void Desk::tell(const ClaimOutcome& outcome) {
+  // Who cannot be reached any more has lost its claims, or will by their time.
+  (void)outcome.asker->answer(encode_outcome(outcome));
+}
+
+MessageSpan Desk::encode_outcome(const ClaimOutcome& outcome) const {
   Message& answer = t_answer;
   if (outcome.reason == Reason::kOk) {
     const Grant head{outcome.id, whole_ms(outcome.parked), whole_ms(settings_.claim_timeout), {}};
@@ -113,8 +154,7 @@ void Desk::tell(const ClaimOutcome& outcome) {
     const Reason told = outcome.reason == Reason::kClosed ? Reason::kRefused : outcome.reason;
     encode(Denial{outcome.id, told, std::string(why_not(told))}, answer);
   }
-  // Who cannot be reached any more has lost its claims, or will by their time.
-  (void)outcome.asker->answer(answer);
+  return answer;
 }
 
 void Desk::refuse(uint64_t id, const Status& why, const std::shared_ptr<Asker>& asker) {

@@ -43,6 +43,8 @@ class Desk {
   void claim(MessageSpan message, const std::shared_ptr<Asker>& asker);
   void release(MessageSpan message, const std::shared_ptr<Asker>& asker);
   void tell(const ClaimOutcome& outcome);
+  // Into a buffer of this thread.
+  MessageSpan encode_outcome(const ClaimOutcome& outcome) const;
   void refuse(uint64_t id, const Status& why, const std::shared_ptr<Asker>& asker);
   void answer_omni(MessageSpan message, const std::shared_ptr<Asker>& asker);
   Message omni_query(std::string_view key, const std::shared_ptr<Asker>& asker);

@@ -30,9 +30,10 @@ Status decode_as(MessageSpan in) {
   return decode(in, out);
 }
 
+// `optional`: bytes at the end that peers of old do not send.
 template <typename M>
-void expect_cut_is_refused(const Message& whole) {
-  for (size_t size = 0; size < whole.size(); ++size) {
+void expect_cut_is_refused(const Message& whole, size_t optional = 0) {
+  for (size_t size = 0; size < whole.size() - optional; ++size) {
     EXPECT_FALSE(decode_as<M>(MessageSpan(whole).first(size)).ok()) << size;
   }
   EXPECT_TRUE(decode_as<M>(whole).ok());
@@ -74,7 +75,15 @@ TEST(PullMessagesTest, EveryMessageComesBackAsItWas) {
   EXPECT_EQ(claim.entries[0].key, "key");
   EXPECT_EQ(claim.entries[1].key, std::string_view("\0x", 2));
   EXPECT_EQ(claim.wait_ms, 7u);
-  expect_cut_is_refused<ClaimMessage>(out);
+  EXPECT_FALSE(claim.takes_answers);
+  expect_cut_is_refused<ClaimMessage>(out, sizeof(uint32_t));
+  claim.takes_answers = true;
+  encode(claim, out);
+  ClaimMessage flagged;
+  ASSERT_TRUE(decode(out, flagged).ok());
+  EXPECT_TRUE(flagged.takes_answers);
+  ASSERT_TRUE(decode(MessageSpan(out).first(out.size() - 1), flagged).ok());
+  EXPECT_FALSE(flagged.takes_answers);
 
   encode(ReleaseMessage{{5, 6}, {1, 2}, {{8, true}, {9, false}}}, out);
   ReleaseMessage release;
@@ -170,6 +179,35 @@ TEST(PullMessagesTest, CountsAndKeysAreBounded) {
   EXPECT_FALSE(releases(kMaxReleaseEntries + 1));
 }
 
+TEST(PullMessagesTest, AnswersComeTogetherAsFarAsAMessageGoes) {
+  Message answer;
+  encode(Denial{3, Reason::kSuperseded, "gone"}, answer);
+  Message out;
+  begin_answers(out);
+  std::vector<MessageSpan> read;
+  EXPECT_FALSE(decode_answers(out, read).ok());  // None.
+  for (size_t i = 0; i < kMaxClaimEntries; ++i) EXPECT_TRUE(add_answer(answer, out));
+  EXPECT_FALSE(add_answer(answer, out));
+  ASSERT_TRUE(decode_answers(out, read).ok());
+  EXPECT_EQ(read.size(), kMaxClaimEntries);
+  EXPECT_EQ(Message(read.back().begin(), read.back().end()), answer);
+  for (size_t size = 0; size < out.size(); ++size) {
+    EXPECT_FALSE(decode_answers(MessageSpan(out).first(size), read).ok()) << size;
+  }
+  // Neither among themselves, nor what is no answer.
+  for (const Message& other : {out, Message()}) {
+    Message nested;
+    begin_answers(nested);
+    EXPECT_TRUE(add_answer(other, nested));
+    EXPECT_FALSE(decode_answers(nested, read).ok());
+  }
+  begin_answers(out);
+  const size_t room = kMaxMessageBytes - out.size() - sizeof(uint32_t);
+  EXPECT_FALSE(add_answer(Message(room + 1), out));
+  EXPECT_TRUE(add_answer(Message(room), out));
+  EXPECT_EQ(out.size(), kMaxMessageBytes);
+}
+
 TEST(PullMessagesTest, AnotherVersionIsNamed) {
   Message out;
   encode(HelloMessage{{5, 6}}, out);
@@ -223,10 +261,10 @@ TEST(PullMessagesTest, LayoutsStayAsTheyAre) {
   Message out;
   encode(HelloMessage{{5, 6}}, out);
   EXPECT_EQ(hex(out), "534c504d010002000100000005000000000000000600000000000000");
-  encode(ClaimMessage{{5, 6}, {1, 2}, 7, {{8, 9, "key"}}}, out);
+  encode(ClaimMessage{{5, 6}, {1, 2}, 7, {{8, 9, "key"}}, true}, out);
   EXPECT_EQ(hex(out),
             "534c504d010002000300000005000000000000000600000000000000010000000000000002000000000000"
-            "0007000000010000000800000000000000090000000000000003006b6579");
+            "0007000000010000000800000000000000090000000000000003006b657901000000");
   encode(ReleaseMessage{{5, 6}, {1, 2}, {{8, true}}}, out);
   EXPECT_EQ(hex(out),
             "534c504d010002000600000005000000000000000600000000000000010000000000000002000000000000"
