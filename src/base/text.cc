@@ -254,6 +254,10 @@ std::string_view nearest_name(std::string_view text, std::span<const std::string
 }
 
 bool is_plain_text(std::string_view text) noexcept {
+  // Most are of these characters alone.
+  const auto is_printable_ascii = [](char c) { return c >= 0x20 && c < 0x7f; };
+  const auto first = std::find_if_not(text.begin(), text.end(), is_printable_ascii);
+  text.remove_prefix(static_cast<size_t>(first - text.begin()));
   while (!text.empty()) {
     const size_t size = plain_prefix(text);
     if (size == 0) return false;

@@ -9,8 +9,10 @@
 #include <sys/mman.h>
 
 #include "cli/bench/encoder_cache/encoder_cache_groups.h"
+#include "cli/bench/rig/core_scope.h"
 #include "cli/bench/rig/percentile.h"
 #include "cli/bench/rig/process_load.h"
+#include "cli/bench/rig/rig.h"
 #include "cli/bench/store/store_pair.h"
 #include "connector/encoder_cache/consumer/consumer.h"
 #include "connector/encoder_cache/producer/producer.h"
@@ -196,13 +198,16 @@ Status run_embedding_group(SuiteContext& context) {
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return Status(Reason::kLimit, "no memory for two processes");
   auto* const told = new (memory) EmbeddingTold;
+  // A core for each process, as where the engine is measured: neither copies on the other's.
   const auto measured = [&]() -> Status {
     SL_ASSIGN(ForkedPair process, ForkedPair::start([told](PairPage& page) {
+                const CoreScope core(kTargetCore);
                 const Status status = produce_embeddings(page, *told);
                 if (!status.ok()) page.failed.store(1);
                 return status;
               }));
     if (!process.page().wait_for(1)) return Status(Reason::kTimedOut, "no producer");
+    const CoreScope core(kInitiatorCore);
     SL_ASSIGN(const auto consumer, ec::Consumer::create(embedding_options(), false));
     SL_TRY(run_one(context, *consumer, *told));
     SL_TRY(run_batch(context, *consumer, *told));

@@ -9,37 +9,17 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/deadline.h"
 #include "base/unique_fd.h"
+#include "cli/bench/rig/core_scope.h"
 
 namespace stagelink::cli::bench {
 
 namespace {
-
-// A child inherits the caller's cores; inside this scope the caller has all of them.
-class AllCores {
- public:
-  AllCores() noexcept {
-    cpu_set_t all;
-    std::memset(&all, 0xff, sizeof all);  // The kernel takes the ones that exist.
-    saved_ = ::sched_getaffinity(0, sizeof cores_, &cores_) == 0 &&
-             ::sched_setaffinity(0, sizeof all, &all) == 0;
-  }
-  ~AllCores() {
-    if (saved_) ::sched_setaffinity(0, sizeof cores_, &cores_);
-  }
-  AllCores(const AllCores&) = delete;
-  AllCores& operator=(const AllCores&) = delete;
-
- private:
-  cpu_set_t cores_{};
-  bool saved_ = false;
-};
 
 Result<pid_t> spawn(std::vector<std::string>& words, int output) {
   std::vector<char*> arguments;
@@ -53,7 +33,7 @@ Result<pid_t> spawn(std::vector<std::string>& words, int output) {
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
   pid_t pid = -1;
-  const AllCores scope;
+  const CoreScope all_cores;  // Which the child inherits.
   const int error =
       ::posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ);
   ::posix_spawnattr_destroy(&attributes);

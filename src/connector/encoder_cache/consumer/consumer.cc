@@ -1,6 +1,7 @@
 #include "connector/encoder_cache/consumer/consumer.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <utility>
 
@@ -36,6 +37,30 @@ bool may_ask_next(const Status& status) noexcept {
   }
 }
 
+// Where the producers of one round are: most embeddings of a round have the same one.
+class Places {
+ public:
+  // Errors: what is no address; incompatible: not the shape that the first producer has told.
+  Status find(const LoadRequest& request, const ProducerEntry& entry) {
+    if (&entry != &request.producers.front() && entry.info != request.producers.front().info) {
+      return Status(Reason::kIncompatible,
+                    fmt::format("producers of {} do not agree on its shape", request.mm_hash));
+    }
+    if (!places_.empty() && entry.producer_zmq == address_) return {};
+    SL_ASSIGN(const Endpoint endpoint, endpoint_of(entry.producer_zmq));
+    address_ = entry.producer_zmq;
+    pull::PullMetadata& place = places_.emplace_back();
+    place.source_host = endpoint.host;
+    place.source_port = endpoint.port;
+    return {};
+  }
+  const pull::PullMetadata* last() const noexcept { return &places_.back(); }
+
+ private:
+  std::string address_;                    // The last one's.
+  std::deque<pull::PullMetadata> places_;  // Which stay where they are.
+};
+
 Status closed_load() { return Status(Reason::kClosed, "the consumer is closed"); }
 
 }  // namespace
@@ -64,7 +89,10 @@ Result<std::unique_ptr<Consumer>> Consumer::create(const CacheOptions& options, 
 }
 
 Consumer::Consumer(const CacheOptions& options, std::unique_ptr<pull::PullConnector> pull)
-    : options_(options), pull_(std::move(pull)), seeds_(*pull_, options.control_timeout) {}
+    : options_(options),
+      key_prefix_(offer_key(options.identity, "")),
+      pull_(std::move(pull)),
+      seeds_(*pull_, options.control_timeout) {}
 
 Consumer::~Consumer() { (void)close(); }
 
@@ -120,8 +148,25 @@ bool Consumer::board(Wanted& wanted) {
   return wanted.is_ours;
 }
 
-// Ours has an outcome: those who wait for it are told.
-void Consumer::land(Wanted& wanted) {
+// Ours have outcomes: those who wait for them are told.
+void Consumer::land(std::span<Wanted* const> wanted) {
+  {
+    MutexLock lock(mutex_);
+    for (Wanted* const one : wanted) {
+      if (one->flight != nullptr) flights_.erase(one->request->mm_hash);
+    }
+  }
+  for (Wanted* const one : wanted) {
+    count(*one);
+    // Nobody has joined it, and nobody can any more.
+    if (one->flight == nullptr || one->flight.use_count() == 1) continue;
+    MutexLock lock(one->flight->mutex);
+    one->flight->outcome = one->outcome;
+    one->flight->ended.notify_all();
+  }
+}
+
+void Consumer::count(Wanted& wanted) {
   const Reason reason = wanted.outcome->status().reason();
   metrics_.count_load(reason, wanted.outcome->ok() ? (*wanted.outcome)->info.nbytes : 0);
   if (reason != Reason::kOk && reason != Reason::kCancelled && reason != Reason::kClosed) {
@@ -129,14 +174,6 @@ void Consumer::land(Wanted& wanted) {
         fmt::format("embedding {} was not loaded: {}", to_plain_text(wanted.request->mm_hash, 64),
                     wanted.outcome->status().to_string()));
   }
-  if (wanted.flight == nullptr) return;
-  {
-    MutexLock lock(mutex_);
-    flights_.erase(wanted.request->mm_hash);
-  }
-  MutexLock lock(wanted.flight->mutex);
-  wanted.flight->outcome = wanted.outcome;
-  wanted.flight->ended.notify_all();
 }
 
 void Consumer::fetch(std::span<Wanted* const> wanted, const LoadTerms& terms,
@@ -145,15 +182,18 @@ void Consumer::fetch(std::span<Wanted* const> wanted, const LoadTerms& terms,
   while (!open.empty()) {
     ask_round(open, terms, deadline);
     std::vector<Wanted*> again;
+    std::vector<Wanted*> ended;
+    ended.reserve(open.size());
     for (Wanted* const one : open) {
       const bool has_next = ++one->next_producer < one->request->producers.size();
       if (!one->outcome->ok() && has_next && may_ask_next(one->outcome->status()) &&
           !deadline.passed()) {
         again.push_back(one);
       } else {
-        land(*one);
+        ended.push_back(one);
       }
     }
+    land(ended);
     open = std::move(again);
   }
 }
@@ -162,16 +202,16 @@ void Consumer::fetch(std::span<Wanted* const> wanted, const LoadTerms& terms,
 void Consumer::ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms,
                          const Deadline& deadline) {
   std::vector<std::string> keys(wanted.size());
-  std::vector<pull::PullMetadata> places(wanted.size());
+  Places places;
   std::vector<pull::GetRequest> gets;
+  gets.reserve(wanted.size());
   std::vector<Wanted*> asked;
   std::vector<Wanted*> seeds;
   for (size_t i = 0; i < wanted.size(); ++i) {
     const LoadRequest& request = *wanted[i]->request;
     const ProducerEntry& entry = request.producers[wanted[i]->next_producer];
-    auto place = place_of(*wanted[i]);
-    if (!place.ok()) {
-      wanted[i]->outcome.emplace(place.status());
+    if (const Status status = places.find(request, entry); !status.ok()) {
+      wanted[i]->outcome.emplace(status);
       continue;
     }
     if (!entry.knows_leases && options_.seed_peers) {
@@ -184,11 +224,9 @@ void Consumer::ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms
                  fmt::format("{} knows no leases, and `seed_peers` is off", entry.producer_zmq)));
       continue;
     }
-    places[i] = *std::move(place);
-    keys[i] = request.is_handed_on
-                  ? hand_on_key(options_.identity, request.mm_hash, entry.generation)
-                  : offer_key(options_.identity, request.mm_hash);
-    gets.push_back({.key = keys[i], .metadata = &places[i], .into = std::span(&request.into, 1)});
+    keys[i] = key_of(*wanted[i]);
+    gets.push_back(
+        {.key = keys[i], .metadata = places.last(), .into = std::span(&request.into, 1)});
     if (request.into.empty()) gets.back().into = {};
     asked.push_back(wanted[i]);
   }
@@ -239,18 +277,11 @@ void Consumer::ask_seeds(std::span<Wanted* const> wanted, const LoadTerms& terms
 }
 
 // Whatever is offered under the hash is the embedding: a later save of it will do.
-Result<pull::PullMetadata> Consumer::place_of(const Wanted& wanted) const {
+std::string Consumer::key_of(const Wanted& wanted) const {
   const LoadRequest& request = *wanted.request;
-  const ProducerEntry& entry = request.producers[wanted.next_producer];
-  SL_ASSIGN(const Endpoint endpoint, endpoint_of(entry.producer_zmq));
-  if (entry.info != request.producers.front().info) {
-    return Status(Reason::kIncompatible,
-                  fmt::format("producers of {} do not agree on its shape", request.mm_hash));
-  }
-  pull::PullMetadata place;
-  place.source_host = endpoint.host;
-  place.source_port = endpoint.port;
-  return place;
+  if (!request.is_handed_on) return key_prefix_ + request.mm_hash;
+  return hand_on_key(options_.identity, request.mm_hash,
+                     request.producers[wanted.next_producer].generation);
 }
 
 // Somebody else loads it, or has given up: then we do.

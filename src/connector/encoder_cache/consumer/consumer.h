@@ -74,15 +74,17 @@ class Consumer {
   Consumer(const CacheOptions& options, std::unique_ptr<pull::PullConnector> pull);
   Status check(const LoadRequest& request) const;
   bool board(Wanted& wanted) SL_EXCLUDES(mutex_);
-  void land(Wanted& wanted) SL_EXCLUDES(mutex_);
+  void land(std::span<Wanted* const> wanted) SL_EXCLUDES(mutex_);
+  void count(Wanted& wanted);
   void fetch(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);
   void ask_round(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);
   void await(Wanted& wanted, const LoadTerms& terms, const Deadline& deadline);
   void ask_seeds(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);
-  Result<pull::PullMetadata> place_of(const Wanted& wanted) const;
+  std::string key_of(const Wanted& wanted) const;
   Status explain_miss(const Endpoint& producer, const Status& miss, const Deadline& deadline);
 
   const CacheOptions options_;
+  const std::string key_prefix_;  // Of what producers of this identity offer.
   CacheMetrics metrics_;
   const std::unique_ptr<pull::PullConnector> pull_;
   SeedSource seeds_;

@@ -37,43 +37,46 @@ bool concerns_all(const Status& status) noexcept {
 
 }  // namespace
 
+// One contiguous piece of a read.
+struct Reader::Range {
+  uint32_t local_region;
+  uint32_t remote_region;
+  uint64_t local_offset;
+  uint64_t remote_offset;
+  uint64_t bytes;
+};
+
 // The arrays of a RangeList.
-struct Reader::Ranges {
+struct Reader::RangeArrays {
   std::vector<uint64_t> local_offsets, remote_offsets, sizes;
   std::vector<uint32_t> local_regions, remote_regions;
 
-  size_t size() const noexcept { return sizes.size(); }
-  void add(uint32_t local_region, uint64_t local, uint32_t remote_region, uint64_t remote,
-           uint64_t bytes) {
-    local_regions.push_back(local_region);
-    local_offsets.push_back(local);
-    remote_regions.push_back(remote_region);
-    remote_offsets.push_back(remote);
-    sizes.push_back(bytes);
-  }
-  void append(const Ranges& other) {
-    for (size_t i = 0; i < other.size(); ++i) {
-      add(other.local_regions[i], other.local_offsets[i], other.remote_regions[i],
-          other.remote_offsets[i], other.sizes[i]);
-    }
-  }
-  void reserve(size_t count) {
+  explicit RangeArrays(size_t count) {
     for (auto* const numbers : {&local_offsets, &remote_offsets, &sizes}) numbers->reserve(count);
     for (auto* const indices : {&local_regions, &remote_regions}) indices->reserve(count);
   }
-  void clear() noexcept {
-    for (auto* const numbers : {&local_offsets, &remote_offsets, &sizes}) numbers->clear();
-    for (auto* const indices : {&local_regions, &remote_regions}) indices->clear();
+  void append(std::span<const Range> ranges) {
+    for (const Range& range : ranges) {
+      local_regions.push_back(range.local_region);
+      local_offsets.push_back(range.local_offset);
+      remote_regions.push_back(range.remote_region);
+      remote_offsets.push_back(range.remote_offset);
+      sizes.push_back(range.bytes);
+    }
   }
 };
 
 // The reads of one claim: first the payload's bytes, then the stamp.
 class Reader::Flight {
  public:
-  Flight(const Reader& reader, const PartsOfClaim& read, const Deadline& deadline)
+  // Its ranges are appended to `all`, which holds those of the others, too.
+  Flight(const Reader& reader, const PartsOfClaim& read, const Deadline& deadline,
+         std::vector<Range>& all)
       : reader_(reader),
         claim_(*read.claim),
-        deadline_(Deadline::earlier(deadline, read.claim->until)) {
+        deadline_(Deadline::earlier(deadline, read.claim->until)),
+        all_(all),
+        first_(all.size()) {
     status_ = claim_.still_holds();
     for (const ReadPart& part : read.parts) {
       if (status_.ok()) status_ = add(part);
@@ -82,7 +85,7 @@ class Reader::Flight {
 
   // Whether there is something to read for it.
   bool prepare_payload() {
-    if (!status_.ok() || ranges_.size() == 0) return false;
+    if (!status_.ok() || count_ == 0) return false;
     if (claim_.home->plane != nullptr && !claim_.life->is_omni()) {
       read_by_plane();
       return false;
@@ -99,18 +102,19 @@ class Reader::Flight {
       return false;
     }
     slot_ = *std::move(slot);
-    ranges_.clear();
-    ranges_.add(kStampIndex, slot_.offset(), kStampIndex, claim_.body.stamp_offset, sizeof(Stamp));
+    first_ = all_.size();
+    count_ = 0;
+    add({kStampIndex, kStampIndex, slot_.offset(), claim_.body.stamp_offset, sizeof(Stamp)});
     session_ = claim_.life->base_session();
     return true;
   }
 
-  const Ranges& ranges() const noexcept { return ranges_; }
+  std::span<const Range> ranges() const noexcept { return std::span(all_).subspan(first_, count_); }
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
   const Deadline& deadline() const noexcept { return deadline_; }
 
   // Ranges of this one and of others over the same session.
-  Result<Transfer> submit(const Ranges& ranges, const Deadline& deadline) const {
+  Result<Transfer> submit(const RangeArrays& ranges, const Deadline& deadline) const {
     const bool by_address = claim_.life->is_omni();
     return session_->read(
         {ranges.local_offsets, ranges.remote_offsets, ranges.sizes, ranges.local_regions,
@@ -118,7 +122,9 @@ class Reader::Flight {
         time_left(deadline));
   }
   void read_alone() {
-    auto transfer = submit(ranges_, deadline_);
+    RangeArrays arrays(count_);
+    arrays.append(ranges());
+    auto transfer = submit(arrays, deadline_);
     end_with(transfer.ok() ? transfer->wait() : transfer.status());
   }
   // What became of its ranges.
@@ -153,15 +159,19 @@ class Reader::Flight {
       if (at < begin + piece.bytes) {
         const uint64_t within = at - begin;
         const uint64_t bytes = std::min(piece.bytes - within, part.into.size() - done);
-        ranges_.add(place.region, place.offset + done,
-                    piece.region == kPoolRegion ? kPoolIndex : piece.region + 2,
-                    piece.offset + within, bytes);
+        add({place.region, piece.region == kPoolRegion ? kPoolIndex : piece.region + 2,
+             place.offset + done, piece.offset + within, bytes});
         done += bytes;
         if (done == part.into.size()) break;
       }
       begin += piece.bytes;
     }
     return {};
+  }
+
+  void add(const Range& range) {
+    all_.push_back(range);
+    ++count_;
   }
 
   struct LocalPlace {
@@ -211,13 +221,12 @@ class Reader::Flight {
   void read_by_plane() {
     std::vector<AddressedRange> ranges;
     const auto pool = reinterpret_cast<uint64_t>(claim_.home->pool->memory().data());
-    for (size_t i = 0; i < ranges_.size(); ++i) {
-      if (ranges_.local_regions[i] != kPoolIndex || ranges_.remote_regions[i] != kPoolIndex) {
+    for (const Range& range : this->ranges()) {
+      if (range.local_region != kPoolIndex || range.remote_region != kPoolIndex) {
         status_ = Status(Reason::kUnsupported, "device memory is read from pool to pool");
         return;
       }
-      ranges.push_back(
-          {pool + ranges_.local_offsets[i], ranges_.remote_offsets[i], ranges_.sizes[i]});
+      ranges.push_back({pool + range.local_offset, range.remote_offset, range.bytes});
     }
     const auto sender = parse_endpoint(claim_.life->welcome().plane);
     status_ = sender.ok() ? claim_.home->plane->read(*sender, ranges, time_left(deadline_))
@@ -228,7 +237,9 @@ class Reader::Flight {
   ClaimState& claim_;
   const Deadline deadline_;
   Status status_;
-  Ranges ranges_;                                      // Of the payload, then of the stamp.
+  std::vector<Range>& all_;
+  size_t first_;  // Of its ranges there: of the payload, then of the stamp.
+  size_t count_ = 0;
   std::vector<std::shared_ptr<const Region>> locals_;  // From index 2 on.
   bool has_passing_regions_ = false;                   // Registered for this read alone.
   std::shared_ptr<Session> session_;
@@ -256,8 +267,7 @@ class Reader::Trip {
   }
 
   void start() {
-    Ranges merged;
-    merged.reserve(ranges_);
+    RangeArrays merged(ranges_);
     for (const Flight* const flight : flights_) merged.append(flight->ranges());
     transfer_.emplace(flights_.front()->submit(merged, deadline_));
   }
@@ -297,9 +307,11 @@ void Reader::fly(std::span<Flight* const> flights) {
 
 std::vector<ReadOutcome> Reader::read(std::span<const PartsOfClaim> reads,
                                       const Deadline& deadline) const {
+  std::vector<Range> ranges;
+  ranges.reserve(2 * reads.size());
   std::vector<Flight> flights;
   flights.reserve(reads.size());
-  for (const PartsOfClaim& read : reads) flights.emplace_back(*this, read, deadline);
+  for (const PartsOfClaim& read : reads) flights.emplace_back(*this, read, deadline, ranges);
   std::vector<Flight*> ready;
   ready.reserve(flights.size());
   for (Flight& flight : flights) {

@@ -37,7 +37,8 @@ class Reader {
                                 const Deadline& deadline) const;
 
  private:
-  struct Ranges;
+  struct Range;
+  struct RangeArrays;
   class Flight;
   class Trip;
   static void fly(std::span<Flight* const> flights);

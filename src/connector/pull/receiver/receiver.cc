@@ -83,32 +83,30 @@ class Receiver::Pull {
     received_.times.query = query;
   }
 
-  // Finds a place for the payload.
-  void allocate(Home& home, const AskTerms& terms) {
+  // Finds a place for the payload, which is waited for until `room`.
+  void allocate(Home& home, const Interrupted& interrupted, const Deadline& room) {
     if (!status_.ok()) return;
-    const auto begin = PullClock::now();
     const uint64_t bytes = claim_->body.bytes;
-    if (request_.into.empty()) {
-      const Deadline room = Deadline::earlier(terms.deadline, Deadline::in(terms.room));
-      auto piece = home.pool->allocate(bytes, Deadline::earlier(room, claim_->until),
-                                       [&] { return home.go_on(terms.interrupted); });
-      status_ = piece.status();
-      if (piece.ok()) received_.piece = *std::move(piece);
-      parts_.push_back({0, received_.piece.bytes()});
-    } else {
+    if (!request_.into.empty()) {
       status_ = divide(bytes);
+      return;
     }
-    received_.times.alloc = PullClock::now() - begin;
+    auto piece = home.pool->allocate(bytes, Deadline::earlier(room, claim_->until),
+                                     [&] { return home.go_on(interrupted); });
+    status_ = piece.status();
+    if (piece.ok()) received_.piece = *std::move(piece);
+    whole_ = {0, received_.piece.bytes()};
   }
 
-  std::optional<PartsOfClaim> parts() {
+  std::optional<PartsOfClaim> parts() const {
     if (!status_.ok()) return std::nullopt;
-    return PartsOfClaim{claim_.get(), parts_};
+    return PartsOfClaim{claim_.get(), all_parts()};
   }
 
-  void take(ReadOutcome outcome, Duration taken) {
+  void take(ReadOutcome outcome, Duration allocating, Duration reading) {
     status_ = std::move(outcome.status);
-    received_.times.read = taken;
+    received_.times.alloc = allocating;
+    received_.times.read = reading;
     if (status_.ok() && outcome.sum.has_value()) status_ = check_sum(*outcome.sum);
   }
 
@@ -138,9 +136,13 @@ class Receiver::Pull {
                               escape_control(request_.key.substr(0, 200)), bytes, offset));
   }
 
+  std::span<const ReadPart> all_parts() const noexcept {
+    return request_.into.empty() ? std::span(&whole_, 1) : std::span(parts_);
+  }
+
   Status check_sum(uint64_t sum) const {
     std::vector<std::span<const std::byte>> pieces;
-    for (const ReadPart& part : parts_) pieces.emplace_back(part.into);
+    for (const ReadPart& part : all_parts()) pieces.emplace_back(part.into);
     if (payload_digest(pieces) == sum) return {};
     return Status(Reason::kChecksum,
                   fmt::format("{}: the bytes that arrived are not those that were put",
@@ -150,7 +152,8 @@ class Receiver::Pull {
   const GetRequest& request_;
   Status status_;
   std::unique_ptr<ClaimState> claim_;
-  std::vector<ReadPart> parts_;
+  ReadPart whole_;               // In a piece of the pool, or
+  std::vector<ReadPart> parts_;  // in given memory.
   Received received_;
 };
 
@@ -177,12 +180,15 @@ class Receiver::Pulls {
   // Reads and releases what is ready, all of it at once.
   void pull_ready() {
     const auto claimed = PullClock::now();
+    const Deadline room = Deadline::earlier(terms_.deadline, Deadline::after(claimed, terms_.room));
     std::vector<PartsOfClaim> reads;
     std::vector<Pull*> reading;
+    reads.reserve(pulls_.size());
+    reading.reserve(pulls_.size());
     for (size_t i = 0; i < pulls_.size(); ++i) {
       if (!claims_[i].has_value() || pulls_[i].has_value()) continue;
       Pull& pull = pulls_[i].emplace(requests_[i], *std::move(claims_[i]), claimed - begin_);
-      pull.allocate(*receiver_.home_, terms_);
+      pull.allocate(*receiver_.home_, terms_.interrupted, room);
       const auto parts = pull.parts();
       if (!parts.has_value()) continue;
       reads.push_back(*parts);
@@ -192,8 +198,9 @@ class Receiver::Pulls {
     std::vector<ReadOutcome> outcomes = receiver_.reader_.read(reads, terms_.deadline);
     const auto read = PullClock::now();
     std::vector<ClaimState*> consumed;
+    consumed.reserve(reading.size());
     for (size_t i = 0; i < reading.size(); ++i) {
-      reading[i]->take(std::move(outcomes[i]), read - allocated);
+      reading[i]->take(std::move(outcomes[i]), allocated - claimed, read - allocated);
       consumed.push_back(reading[i]->ok() ? reading[i]->claim() : nullptr);
     }
     ClaimState::end_all(consumed, true);
