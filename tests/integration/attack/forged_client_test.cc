@@ -188,7 +188,7 @@ TEST_F(ForgedClientTest, BellThatAPeerMakesBlockingHoldsNobody) {
   for (int i = 0; i < 3; ++i) {
     const auto before = std::chrono::steady_clock::now();
     EXPECT_TRUE(must(victim->notifications(10ms)).empty());
-    EXPECT_LT(std::chrono::steady_clock::now() - before, 2s);
+    EXPECT_LT(std::chrono::steady_clock::now() - before, 10s);
   }
 }
 

@@ -70,7 +70,7 @@ TEST_F(AddressTest, PortInUseFailsAtOnceAndHintsAtTheHolder) {
   same.bind = holder.address();
   const auto before = std::chrono::steady_clock::now();
   const Status status = Engine::create(same).status();
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
   EXPECT_REASON(Reason::kPortInUse, status);
   EXPECT_EQ(status.code(), Code::kAlreadyExists);
   EXPECT_NE(status.message().find("ss -ltnp"), std::string_view::npos) << status.message();

@@ -38,7 +38,7 @@ TEST_P(FaultTest, DroppedSlicesNeverCountAsMoved) {
     const auto before = Clock::now();
     Transfer transfer = must(link.session.read(whole(kBytes), 300ms));
     const Status status = transfer.wait();
-    EXPECT_LT(Clock::now() - before, 1500ms);
+    EXPECT_LT(Clock::now() - before, 5s);
     status.ok() ? ++successes : ++failures;
     if (status.ok()) {
       ASSERT_EQ(first_wrong(link.memory.bytes(), seed()), std::nullopt);

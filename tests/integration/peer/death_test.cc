@@ -114,7 +114,7 @@ TEST_P(PeerDeathTest, StoppedOwnerNeverHangsAReader) {
   const auto before = Clock::now();
   Transfer transfer = must(link.session.read(whole(kBytes), 1s));
   const Status status = transfer.wait();
-  EXPECT_LT(Clock::now() - before, 2s);
+  EXPECT_LT(Clock::now() - before, 4s);
   if (!is_socket(path())) {
     EXPECT_OK(status);
     EXPECT_EQ(first_wrong(link.memory.bytes(), seed()), std::nullopt);
@@ -149,10 +149,10 @@ TEST_P(PeerDeathTest, StoppedOwnerDoesNotDelayAHealthyOne) {
   const std::array<const Region*, 1> own = {&local};
   Session session = must(peer.session(own, std::span(&remote.desc, 1)));
   stopped.owner.process().stop();
-  Transfer waits = must(stopped.session.read(long_work().list(), 3s));
+  Transfer waits = must(stopped.session.read(long_work().list(), 10s));
   const auto before = Clock::now();
   ASSERT_OK(must(session.read(whole(kBytes), 5s)).wait());
-  EXPECT_LT(Clock::now() - before, 1s);
+  EXPECT_LT(Clock::now() - before, 4s);
   EXPECT_EQ(first_wrong(memory.bytes(), seed()), std::nullopt);
   (void)waits.cancel();
   stopped.owner.process().resume();

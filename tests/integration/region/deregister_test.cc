@@ -218,7 +218,7 @@ TEST_P(ReaderInsideTest, KilledReaderLetsGoAtOnce) {
   reader_->kill_hard();
   const auto before = std::chrono::steady_clock::now();
   EXPECT_OK(region_->deregister(10s));
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 2s);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 8s);
   close_all();
 }
 
@@ -254,7 +254,7 @@ TEST_P(ReaderInsideTest, CloseOfTheEngineIsBoundedAndSaysWhoIsInside) {
   Region other = must(engine_->allocate(4096));
   const auto before = std::chrono::steady_clock::now();
   (void)engine_->close(100ms);
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 3s);
+  EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
   EXPECT_EQ(first_wrong(region_->bytes(), seed()), std::nullopt);
   close_all();
 }

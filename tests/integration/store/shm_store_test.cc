@@ -289,12 +289,12 @@ TEST_F(ShmStoreTest, GetManyAnswersForEachKeyWithOneDeadline) {
       EXPECT_TRUE(all_are(must(std::move(views[at])).bytes(), i));
     }
   }
-  const std::vector<std::string> none(50, "none");
+  const std::vector<std::string> none(1000, "none");
   const auto start = std::chrono::steady_clock::now();
   for (const auto& view : store->get_many(none, std::chrono::milliseconds(20))) {
     EXPECT_REASON(Reason::kTimedOut, view.status());
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(900));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // Not 20.
 }
 
 // T19: two that put, one that gets and erases, and a putter that is killed now and then.

@@ -94,9 +94,9 @@ TEST_F(PullDoorTest, NobodyThereIsSaidWithinTheAskTimeoutAndThenAtOnce) {
   nowhere.source_port = 1;
   EXPECT_REASON(Reason::kUnreachable, get(*receiver, "k", nowhere).status());
   const auto begin = Deadline::Clock::now();
-  for (int i = 0; i < 10; ++i) (void)get(*receiver, "k", nowhere);
-  EXPECT_LT(Deadline::Clock::now() - begin, 900ms);
-  EXPECT_GE(receiver->health().timeouts, 11u);
+  for (int i = 0; i < 200; ++i) (void)get(*receiver, "k", nowhere);
+  EXPECT_LT(Deadline::Clock::now() - begin, 10s);  // Not 20.
+  EXPECT_GE(receiver->health().timeouts, 201u);
 }
 
 TEST_F(PullDoorTest, ForgedMessagesHarmNobody) {

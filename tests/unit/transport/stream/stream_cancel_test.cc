@@ -130,7 +130,7 @@ TEST_P(StreamCancelTest, ADeadlineEndsARequestWhoseOwnerIsSilent) {
   post(read, Direction::kRead);
   post(write, Direction::kWrite);
   read.deadline = Deadline::in(std::chrono::milliseconds(20));
-  write.deadline = Deadline::in(std::chrono::milliseconds(40));
+  write.deadline = Deadline::in(std::chrono::milliseconds(500));
   rig.step_initiator();
   const Duration first = rig.channel->tick();
   EXPECT_LE(first, std::chrono::milliseconds(20));
@@ -138,7 +138,7 @@ TEST_P(StreamCancelTest, ADeadlineEndsARequestWhoseOwnerIsSilent) {
   const Duration second = rig.channel->tick();
   EXPECT_EQ(read.ended, 1);
   EXPECT_EQ(read.status.reason(), Reason::kTimedOut);
-  EXPECT_LE(second, std::chrono::milliseconds(40));
+  EXPECT_LE(second, std::chrono::milliseconds(500));
   while (!write.deadline.passed()) rig.poller->run_once(write.deadline.left());
   EXPECT_EQ(rig.channel->tick(), Deadline::kLongest);
   EXPECT_EQ(write.ended, 1);
