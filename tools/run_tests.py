@@ -44,6 +44,7 @@ FUZZ_RUNS_OF_SLOW_TARGETS = {
     "fuzz_omni_config": 150_000,
     "fuzz_payload": 200_000,
     "fuzz_payload_round": 100_000,
+    "fuzz_push_messages": 30_000,
     "fuzz_registry_http": 50_000,
     "fuzz_stream_checked": 50_000,
     "fuzz_stream_server": 50_000,
