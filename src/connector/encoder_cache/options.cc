@@ -136,6 +136,8 @@ constexpr OptionRow kCacheRows[] = {
     {"buffer_size", T::kBytes, kCacheBounds,
      "Memory for embeddings. vLLM says it as `ec_buffer_size`.", field_of<&O::buffer_size>, 1 << 16,
      std::numeric_limits<int64_t>::max() / 2},
+    {"huge_pages", T::kEffort, kCacheBounds, "Back that memory with huge pages.",
+     field_of<&O::huge_pages>, 0, 0},
     {"max_entries", T::kInteger, kCacheBounds, "Embeddings that are kept at a time.",
      field_of<&O::max_entries>, 1, 400'000},
     {"identity", T::kString, kCacheBounds,
@@ -193,6 +195,7 @@ pull::PullOptions pull_options_of(const CacheOptions& options, pull::Role role) 
   pull.runtime_dir = options.runtime_dir;
   pull.protocol = options.mooncake_protocol == "rdma" ? "auto" : options.mooncake_protocol;
   pull.memory_pool_size = options.buffer_size;
+  pull.huge_pages = options.huge_pages;
   pull.role = role;
   pull.checksum = options.checksum;
   pull.buffer_ttl = Duration::zero();

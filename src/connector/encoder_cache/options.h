@@ -47,6 +47,7 @@ struct CacheOptions {
 
   // Bounds.
   uint64_t buffer_size = 1'000'000'000;  // Of the pool.
+  Effort huge_pages = Effort::kOff;
   uint32_t max_entries = 16'384;
 
   // Told by the host: what must be the same on both sides, in words.

@@ -113,6 +113,10 @@ constexpr OptionRow kPullRows[] = {
     {"memory_pool_size", PullType::kBytes, kPullMoving,
      "Registered memory that payloads are put from and got into.", field_of<&P::memory_pool_size>,
      kLeastPool, std::numeric_limits<int64_t>::max() / 2},
+    {"huge_pages", PullType::kEffort, kPullMoving,
+     "Back the pool with huge pages: copies of whole pools gain, and depend less on where pages "
+     "lie.",
+     field_of<&P::huge_pages>, 0, 0},
     {"role", PullType::kChoice, kPullMoving,
      "`sender`: puts and listens, and may get. `receiver`: gets only. `dual`: as `sender`.",
      field_of<&P::role>, 0, 0, kRoleNames},

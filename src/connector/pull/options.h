@@ -37,6 +37,7 @@ struct PullOptions {
   std::string device_name;
   std::string memory_pool_device;  // Empty: "cpu", or "npu" with `protocol: ascend`.
   uint64_t memory_pool_size = uint64_t{1} << 30;
+  Effort huge_pages = Effort::kOff;
   Role role = Role::kSender;
   bool checksum = false;
   bool compat_030 = false;

@@ -69,8 +69,10 @@ Result<std::shared_ptr<zmq::Context>> open_context(const PullOptions& options) {
   return zmq::Context::create(std::move(library), std::move(keys));
 }
 
-Result<std::shared_ptr<const Region>> allocate_region(Engine& engine, uint64_t bytes) {
+Result<std::shared_ptr<const Region>> allocate_region(Engine& engine, uint64_t bytes,
+                                                      Effort huge_pages = Effort::kOff) {
   AllocateOptions options;
+  options.huge_pages = huge_pages;
   options.access = Access::kReadOnly;  // Of peers.
   SL_ASSIGN(Region region, engine.allocate(bytes, options));
   return std::make_shared<const Region>(std::move(region));
@@ -86,7 +88,8 @@ Status furnish(Home& home) {
     SL_ASSIGN(home.pool, Pool::create(home.plane->memory(), home.plane));
     return {};
   }
-  SL_ASSIGN(home.pool_region, allocate_region(*home.engine, options.memory_pool_size));
+  SL_ASSIGN(home.pool_region,
+            allocate_region(*home.engine, options.memory_pool_size, options.huge_pages));
   SL_ASSIGN(home.pool, Pool::create(home.pool_region->bytes(), home.pool_region->hold()));
   return {};
 }
@@ -336,7 +339,8 @@ RegisteredRange PullConnector::range_of(const Piece& piece) const {
 
 Result<std::shared_ptr<const Region>> PullConnector::allocate_memory(uint64_t bytes) {
   SL_TRY(core_->home->usable());
-  SL_ASSIGN(auto region, allocate_region(*core_->home->engine, bytes));
+  SL_ASSIGN(auto region,
+            allocate_region(*core_->home->engine, bytes, core_->home->options.huge_pages));
   core_->memory.add(region);
   return region;
 }
