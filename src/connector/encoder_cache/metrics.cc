@@ -38,7 +38,7 @@ void CacheMetrics::count_load(Reason outcome, uint64_t bytes) noexcept {
 void CacheMetrics::count_peer_pull(Reason outcome) noexcept { add(peer_pulls_, outcome); }
 void CacheMetrics::count_push(Reason outcome) noexcept { add(pushes_, outcome); }
 void CacheMetrics::count_evictions(uint64_t count) noexcept { evictions_.fetch_add(count); }
-void CacheMetrics::count_joined() noexcept { joined_.fetch_add(1); }
+void CacheMetrics::count_joined(uint64_t count) noexcept { joined_.fetch_add(count); }
 void CacheMetrics::count_fallback() noexcept { fallbacks_.fetch_add(1); }
 
 uint64_t CacheMetrics::saves(Reason outcome) const noexcept { return look(saves_, outcome); }

@@ -101,18 +101,19 @@ std::vector<Result<Embedding>> Consumer::load(std::span<const LoadRequest> reque
   const Deadline deadline =
       Deadline::in(terms.timeout > Duration::zero() ? terms.timeout : options_.pull_timeout);
   std::vector<Wanted> wanted(requests.size());
-  std::vector<Wanted*> ours;
+  std::vector<Wanted*> sound;
+  sound.reserve(requests.size());
   for (size_t i = 0; i < requests.size(); ++i) {
     wanted[i].request = &requests[i];
     if (Status status = check(requests[i]); !status.ok()) {
       wanted[i].outcome.emplace(std::move(status));
       metrics_.count_load(wanted[i].outcome->status().reason(), 0);
-    } else if (board(wanted[i])) {
-      ours.push_back(&wanted[i]);
     } else {
-      metrics_.count_joined();
+      sound.push_back(&wanted[i]);
     }
   }
+  const std::vector<Wanted*> ours = board(sound);
+  metrics_.count_joined(sound.size() - ours.size());
   fetch(ours, terms, deadline);
   for (Wanted& one : wanted) {
     if (!one.outcome.has_value()) await(one, terms, deadline);
@@ -137,15 +138,21 @@ Status Consumer::check(const LoadRequest& request) const {
                             request.mm_hash, info.nbytes));
 }
 
-// Whether it is ours to load.
-bool Consumer::board(Wanted& wanted) {
-  if (!wanted.request->into.empty()) return true;
+// Those that are ours to load.
+std::vector<Consumer::Wanted*> Consumer::board(std::span<Wanted* const> wanted) {
+  std::vector<Wanted*> ours;
+  ours.reserve(wanted.size());
   MutexLock lock(mutex_);
-  auto& flight = flights_[wanted.request->mm_hash];
-  wanted.is_ours = flight == nullptr;
-  if (wanted.is_ours) flight = std::make_shared<Flight>();
-  wanted.flight = flight;
-  return wanted.is_ours;
+  for (Wanted* const one : wanted) {
+    if (one->request->into.empty()) {
+      auto& flight = flights_[one->request->mm_hash];
+      one->is_ours = flight == nullptr;
+      if (one->is_ours) flight = std::make_shared<Flight>();
+      one->flight = flight;
+    }
+    if (one->is_ours) ours.push_back(one);
+  }
+  return ours;
 }
 
 // Ours have outcomes: those who wait for them are told.
@@ -308,9 +315,9 @@ void Consumer::await(Wanted& wanted, const LoadTerms& terms, const Deadline& dea
                                   wanted.outcome->status().code() == Code::kTimedOut);
     if (!gave_up || pull_->closed() || deadline.passed()) return;
     wanted.outcome.reset();
-    if (board(wanted)) {
-      Wanted* const one = &wanted;
-      fetch(std::span(&one, 1), terms, deadline);
+    Wanted* const one = &wanted;
+    if (const auto ours = board(std::span(&one, 1)); !ours.empty()) {
+      fetch(ours, terms, deadline);
       return;
     }
   }

@@ -73,7 +73,7 @@ class Consumer {
   struct Wanted;  // One request of a call.
   Consumer(const CacheOptions& options, std::unique_ptr<pull::PullConnector> pull);
   Status check(const LoadRequest& request) const;
-  bool board(Wanted& wanted) SL_EXCLUDES(mutex_);
+  std::vector<Wanted*> board(std::span<Wanted* const> wanted) SL_EXCLUDES(mutex_);
   void land(std::span<Wanted* const> wanted) SL_EXCLUDES(mutex_);
   void count(Wanted& wanted);
   void fetch(std::span<Wanted* const> wanted, const LoadTerms& terms, const Deadline& deadline);

@@ -59,7 +59,6 @@ Deadline Receiver::deadline_of(const GetTerms& terms) const noexcept {
 }
 
 Result<std::shared_ptr<SenderLink>> Receiver::link_of(const GetRequest& request) {
-  SL_TRY(check_key(request.key));
   if (request.metadata != nullptr && !request.metadata->source_host.empty()) {
     if (request.metadata->source_port == 0) {
       return Status(Reason::kInvalidArgument,
@@ -288,12 +287,21 @@ std::vector<Result<Received>> Receiver::get(std::span<const GetRequest> requests
 void Receiver::claim_until(std::span<const GetRequest> requests, const AskTerms& terms,
                            ClaimResults& results, Pulls* pulls) {
   Asking asking(home_, terms, results, pulls);
+  // Most keys of a call are at one sender.
+  std::shared_ptr<SenderLink> link;
+  const PullMetadata* place = nullptr;
   for (size_t i = 0; i < requests.size(); ++i) {
-    auto link = link_of(requests[i]);
-    if (link.ok()) {
-      asking.add(*std::move(link), requests[i], i);
+    Status status = check_key(requests[i].key);
+    if (status.ok() && (link == nullptr || requests[i].metadata != place)) {
+      auto found = link_of(requests[i]);
+      status = found.status();
+      link = found.ok() ? *std::move(found) : nullptr;
+      place = requests[i].metadata;
+    }
+    if (status.ok()) {
+      asking.add(link, requests[i], i);
     } else {
-      results[i].emplace(link.status());
+      results[i].emplace(std::move(status));
     }
   }
   asking.run();
