@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kInfoPath = "/ec/info/";
 constexpr std::string_view kPlainText = "text/plain; version=0.0.4; charset=utf-8";
-// Of the table, each second: what has ended is not shown anyway.
+// Of the table, each tick: what has ended is not shown anyway.
 constexpr size_t kSweptBuckets = 8192;
 // Of waiting clients, before others have their turn.
 constexpr size_t kWokenAtOnce = 64;
@@ -94,8 +94,8 @@ class RegistryServer::Core final : public HttpHandler {
 
   HttpAnswer on_request(const HttpRequest& request, uint64_t connection) override;
   void on_unparked(uint64_t connection) override { forget(connection); }
-  void on_second() override { table_.sweep(kSweptBuckets); }
   void on_nudge() override;
+  bool on_tick() override;
 
   Result<PublishOutcome> publish(const PublishTerms& terms, std::span<const PublishedItem> items);
   std::string metrics_text() const;
@@ -130,6 +130,7 @@ class RegistryServer::Core final : public HttpHandler {
 
   std::array<std::array<std::atomic<uint64_t>, kStatuses.size()>, kRoutes> requests_{};
   std::atomic<uint64_t> entries_refused_{0};
+  std::atomic<bool> sweeping_{false};  // There will be a tick.
 
   Mutex mutex_;
   std::vector<std::string> published_ SL_GUARDED_BY(mutex_);  // Since the last nudge.
@@ -148,7 +149,8 @@ Status RegistryServer::Core::start() {
   const HttpLimits limits{.max_connections = options_.max_connections,
                           .max_body_bytes = options_.max_body_bytes,
                           .request_timeout = options_.request_timeout,
-                          .idle_timeout = options_.idle_timeout};
+                          .idle_timeout = options_.idle_timeout,
+                          .tick = options_.tick};
   SL_ASSIGN(http_, HttpServer::create(
                        std::move(listener), limits,
                        fmt::format("Stagelink-Registry: {}\r\n", instance_.to_string()), *this));
@@ -309,6 +311,16 @@ void RegistryServer::Core::on_nudge() {
   if (!to_wake_.empty()) http_->nudge();
 }
 
+// An empty table needs no sweeping. Who publishes behind the look at it sees that nobody sweeps.
+bool RegistryServer::Core::on_tick() {
+  sweeping_.store(false);
+  table_.sweep(kSweptBuckets);
+  const TableUsage usage = table_.usage();
+  if (usage.entries + usage.leases == 0) return false;
+  sweeping_.store(true);
+  return true;
+}
+
 void RegistryServer::Core::wake(std::span<const PublishedItem> items) {
   if (waiting_.load() == 0) return;
   {
@@ -325,6 +337,7 @@ Result<PublishOutcome> RegistryServer::Core::publish(const PublishTerms& terms,
                                      [](const Status& status) { return !status.ok(); });
   entries_refused_.fetch_add(static_cast<uint64_t>(refused));
   wake(items);
+  if (!sweeping_.exchange(true)) http_->nudge();
   return outcome;
 }
 
@@ -392,6 +405,7 @@ std::string RegistryServer::Core::metrics_text() const {
       http.turned_away);
   put("malformed_total", "counter", "Requests that could not be read", http.malformed);
   put("slow_total", "counter", "Connections ended as too slow", http.timed_out);
+  put("wakes_total", "counter", "Times that its thread has woken", http.wakes);
   out +=
       "# HELP stagelink_registry_requests_total Requests that were answered\n"
       "# TYPE stagelink_registry_requests_total counter\n";

@@ -22,6 +22,7 @@ struct RegistryOptions {
   Duration request_timeout = std::chrono::seconds(10);  // For a first request, and for an answer.
   Duration idle_timeout = std::chrono::seconds(75);     // Up to the end of the next request.
   Duration max_wait = std::chrono::seconds(60);         // Of one request; a longer one is refused.
+  Duration tick = std::chrono::seconds(1);              // While there is something that may end.
 
   static constexpr uint64_t kMinTableBytes = 64 << 10;
 };

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include "connector/encoder_cache/registry/http/http_server.h"
 #include "engine/link/listen_socket.h"
@@ -167,7 +166,7 @@ TEST(RegistryServerTest, AsManyMayComeAtOnceAsMayBeOpen) {
   struct Deaf final : HttpHandler {
     HttpAnswer on_request(const HttpRequest&, uint64_t) override { return HttpResponse{}; }
     void on_unparked(uint64_t) override {}
-    void on_second() override {}
+    bool on_tick() override { return false; }
     void on_nudge() override {}
   } deaf;
   constexpr uint32_t kAtOnce = 400;
@@ -353,30 +352,39 @@ TEST(RegistryServerTest, ARequestBehindAWaitingOneIsAnsweredBehindIt) {
   EXPECT_NE(answers.find("HTTP/1.1 404"), std::string::npos);
 }
 
-TEST(RegistryServerTest, ManyWaitersCostNoCpuAndAreAllServed) {
+TEST(RegistryServerTest, ManyWaitersWakeNobodyAndAreAllServed) {
   const size_t count = stagelink::test::kSanitized ? 50 : 300;
-  const auto server = start_registry();
+  const auto server = start_registry({.tick = 1ms});
   std::vector<std::unique_ptr<RawClient>> clients;
   for (size_t i = 0; i < count; ++i) {
     clients.push_back(std::make_unique<RawClient>(server->endpoint().port));
     clients.back()->send(get("/ec/info/a?wait=60"));
   }
   ASSERT_TRUE(eventually([&] { return server->waiting() == count; }));
-  const auto cpu = [] {
-    timespec time{};
-    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  const auto wakes = [&server] {
+    const std::string text = server->metrics_text();
+    const std::string_view name = "\nstagelink_registry_wakes_total ";
+    return std::stoul(text.substr(text.find(name) + name.size()));
   };
-  const auto before = cpu();
-  RawClient idle(server->endpoint().port);  // Says nothing: the time that passes is a wait.
-  pollfd at{.fd = -1, .events = 0, .revents = 0};
-  ::poll(&at, 1, 300);
-  EXPECT_LT(cpu() - before, 100ms);
+  const size_t before = wakes();
+  RawClient clock(server->endpoint().port);
+  clock.send(get("/ec/info/b?wait=0.3"));
+  EXPECT_TRUE(clock.receive_answers(1).starts_with("HTTP/1.1 404"));
+  EXPECT_LT(wakes() - before, 30u) << "of some 300 ticks";
   publish(*server, "a");
   for (const auto& client : clients) {
     EXPECT_TRUE(client->receive_answers(1).starts_with("HTTP/1.1 200"));
   }
   EXPECT_EQ(server->waiting(), 0u);
+}
+
+TEST(RegistryServerTest, WhatHasEndedIsSweptOutOfARegistryThatNobodyAsks) {
+  const auto server = start_registry({.tick = 1ms});
+  const PublishedItem item = item_of("a");
+  ASSERT_TRUE(server->publish(terms_of(5000, 20ms), std::span(&item, 1)).ok());
+  EXPECT_TRUE(eventually([&] { return server->table().usage().entries == 0; }));
+  ASSERT_TRUE(server->publish(terms_of(5000, 20ms), std::span(&item, 1)).ok());
+  EXPECT_TRUE(eventually([&] { return server->table().usage().entries == 0; }));
 }
 
 TEST(RegistryServerTest, CloseEndsThoseWhoWait) {

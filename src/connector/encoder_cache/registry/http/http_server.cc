@@ -26,7 +26,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kTick = std::chrono::seconds(1);
+// Longer than anybody waits: what ends it comes as an event.
+constexpr auto kLongestSleep = std::chrono::hours(1);
 // After an answer to what could not be read: the client is to see it, and what it still sends is
 // thrown away, as closing with unread bytes would reset the connection under the answer.
 constexpr auto kDrainTime = std::chrono::seconds(1);
@@ -109,7 +110,11 @@ class HttpServer::Core final {
     explicit Nudge(Core& core_in) : core(core_in) {}
     void run() override {
       posted.store(false);
-      if (!core.stopping_.load()) core.handler_.on_nudge();
+      if (core.stopping_.load()) return;
+      core.handler_.on_nudge();
+      core.tick_soon();
+      // A task may run when the time to sleep has been reckoned already.
+      if (core.next_due() < core.sleeps_until_) core.poller_->wake();
     }
     Core& core;
     std::atomic<bool> posted{false};
@@ -119,6 +124,10 @@ class HttpServer::Core final {
 
   void run();
   void tick(Clock::time_point now);
+  void tick_soon() { tick_at_ = std::min(tick_at_, Clock::now() + limits_.tick); }
+  Clock::time_point next_due() const { return std::min(tick_at_, late_at_); }
+  void end_late(Clock::time_point now);
+  void set_due(Connection& at, Duration left);
   void end_parked(Clock::time_point now);
   void accept_all();
   void turn_away(const UniqueFd& fd) noexcept;
@@ -147,11 +156,15 @@ class HttpServer::Core final {
   std::atomic<uint64_t> turned_away_{0};
   std::atomic<uint64_t> malformed_{0};
   std::atomic<uint64_t> timed_out_{0};
+  std::atomic<uint64_t> wakes_{0};
 
   // Of the thread.
   Acceptor acceptor_{*this};
   Nudge nudge_{*this};
   bool accepting_ = true;
+  Clock::time_point tick_at_ = Clock::time_point::max();  // For the handler, and to accept again.
+  Clock::time_point late_at_ = Clock::time_point::max();  // Nobody is late before.
+  Clock::time_point sleeps_until_;
   uint64_t next_id_ = 1;
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<Connection>> dropped_;  // Freed when nobody is inside them.
@@ -174,26 +187,36 @@ void HttpServer::Core::start() {
 
 void HttpServer::Core::run() {
   ::pthread_setname_np(::pthread_self(), "sl-registry");
-  Clock::time_point next_tick = Clock::now() + kTick;
   while (!stopping_.load()) {
-    Clock::time_point until = next_tick;
-    if (!parked_.empty()) until = std::min(until, parked_.begin()->first);
-    poller_->run_once(std::max<Duration>(until - Clock::now(), Duration::zero()));
+    const auto before = Clock::now();
+    sleeps_until_ = std::min(next_due(), before + kLongestSleep);
+    if (!parked_.empty()) sleeps_until_ = std::min(sleeps_until_, parked_.begin()->first);
+    poller_->run_once(std::max<Duration>(sleeps_until_ - before, Duration::zero()));
+    wakes_.fetch_add(1);
     const auto now = Clock::now();
     end_parked(now);
-    if (now >= next_tick) {
-      tick(now);
-      next_tick = now + kTick;
-    }
+    if (now >= late_at_) end_late(now);
+    if (now >= tick_at_) tick(now);
     dropped_.clear();
   }
 }
 
 void HttpServer::Core::tick(Clock::time_point now) {
+  tick_at_ = Clock::time_point::max();
+  if (!accepting_) accepting_ = poller_->modify(listener_.get(), EPOLLIN, &acceptor_).ok();
+  if (handler_.on_tick() || !accepting_) tick_at_ = now + limits_.tick;
+}
+
+// All at once, and not again for a tick: those that are parked are never late, and cost nothing.
+void HttpServer::Core::end_late(Clock::time_point now) {
   std::vector<Connection*> late;
+  late_at_ = Clock::time_point::max();
   for (const auto& [id, connection] : connections_) {
-    if (connection->phase != Phase::kParked && connection->due <= now) {
+    if (connection->phase == Phase::kParked) continue;
+    if (connection->due <= now) {
       late.push_back(connection.get());
+    } else {
+      late_at_ = std::min(late_at_, std::max(connection->due, now + limits_.tick));
     }
   }
   for (Connection* const at : late) {
@@ -203,11 +226,11 @@ void HttpServer::Core::tick(Clock::time_point now) {
     }
     drop(*at);
   }
-  if (!accepting_) {
-    accepting_ = true;
-    if (!poller_->modify(listener_.get(), EPOLLIN, &acceptor_).ok()) accepting_ = false;
-  }
-  handler_.on_second();
+}
+
+void HttpServer::Core::set_due(Connection& at, Duration left) {
+  at.due = Clock::now() + left;
+  late_at_ = std::min(late_at_, at.due);
 }
 
 void HttpServer::Core::end_parked(Clock::time_point now) {
@@ -229,6 +252,7 @@ void HttpServer::Core::accept_all() {
                                                                            "raise ulimit -n",
                                                                            errno)));
         accepting_ = !poller_->modify(listener_.get(), 0, &acceptor_).ok();
+        tick_soon();
       }
       return;
     }
@@ -240,7 +264,7 @@ void HttpServer::Core::accept_all() {
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     const uint64_t id = next_id_++;
     auto connection = std::make_unique<Connection>(*this, std::move(fd), id);
-    connection->due = Clock::now() + limits_.request_timeout;
+    set_due(*connection, limits_.request_timeout);
     if (!poller_->add(connection->fd.get(), EPOLLIN, connection.get()).ok()) continue;
     connections_.emplace(id, std::move(connection));
     accepted_.fetch_add(1);
@@ -310,6 +334,7 @@ bool HttpServer::Core::serve(Connection& at) {
   // An answer to HEAD has no body, and is followed by nothing.
   at.close_after = !at.reader.keep_alive() || request.method == "HEAD";
   HttpAnswer answer = handler_.on_request(request, at.id);
+  tick_soon();
   if (auto* const parked = std::get_if<HttpParked>(&answer)) {
     park(at, std::move(*parked));
     return false;
@@ -319,7 +344,7 @@ bool HttpServer::Core::serve(Connection& at) {
   put(at, response);
   if (!flush(at)) return false;
   if (!at.close_after) {
-    at.due = Clock::now() + limits_.idle_timeout;
+    set_due(at, limits_.idle_timeout);
     return true;
   }
   answered(at);
@@ -374,6 +399,7 @@ void HttpServer::Core::put(Connection& at, const HttpResponse& response) {
                  response.status, phrase_of(response.status), response.content_type,
                  response.body.size(), extra_header_, connection);
   at.out += response.body;
+  set_due(at, limits_.request_timeout);  // For the whole answer.
 }
 
 // True if all has left. Else it goes on when the client takes more, or the connection is gone.
@@ -383,9 +409,6 @@ bool HttpServer::Core::flush(Connection& at) {
                                 MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) {
-      if (at.sent == 0 || at.phase != Phase::kWriting) {
-        at.due = Clock::now() + limits_.request_timeout;  // For the whole answer.
-      }
       watch(at, Phase::kWriting, EPOLLOUT);
       return false;
     }
@@ -403,11 +426,11 @@ void HttpServer::Core::answered(Connection& at) {
   if (at.out.capacity() > (64 << 10)) at.out = {};
   if (at.close_after) {
     ::shutdown(at.fd.get(), SHUT_WR);
-    at.due = Clock::now() + kDrainTime;
+    set_due(at, kDrainTime);
     watch(at, Phase::kDraining, EPOLLIN);
     return;
   }
-  at.due = Clock::now() + limits_.idle_timeout;
+  set_due(at, limits_.idle_timeout);
   go_on(at, at.reader.next());
 }
 
@@ -435,7 +458,7 @@ void HttpServer::Core::nudge() noexcept {
 
 HttpCounts HttpServer::Core::counts() const noexcept {
   return {accepted_.load(), open_.load(), turned_away_.load(), malformed_.load(),
-          timed_out_.load()};
+          timed_out_.load(), wakes_.load()};
 }
 
 void HttpServer::Core::close() {

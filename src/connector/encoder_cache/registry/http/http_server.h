@@ -34,8 +34,9 @@ class HttpHandler {
   virtual HttpAnswer on_request(const HttpRequest& request, uint64_t connection) = 0;
   // A parked request has ended without respond(): its client left, or its deadline passed.
   virtual void on_unparked(uint64_t connection) = 0;
-  virtual void on_second() = 0;
   virtual void on_nudge() = 0;
+  // Comes a tick after the last of the others, and again after each tick while it says true.
+  virtual bool on_tick() = 0;
 
  protected:
   ~HttpHandler() = default;
@@ -47,6 +48,7 @@ struct HttpLimits {
   uint32_t max_head_bytes = 16 << 10;
   Duration request_timeout = std::chrono::seconds(10);
   Duration idle_timeout = std::chrono::seconds(75);
+  Duration tick = std::chrono::seconds(1);
 };
 
 struct HttpCounts {
@@ -55,6 +57,7 @@ struct HttpCounts {
   uint64_t turned_away = 0;  // Beyond max_connections.
   uint64_t malformed = 0;    // Answered with 400, 413 or 431 and closed.
   uint64_t timed_out = 0;    // Too slow in asking or in reading the answer.
+  uint64_t wakes = 0;        // Of its thread.
 };
 
 // An HTTP/1.1 server on one thread, which holds any number of parked requests without waking. A
