@@ -102,7 +102,8 @@ TEST(RegistryServerTest, RequestsThatComeTogetherAreAnsweredInTheirOrder) {
 TEST(RegistryServerTest, HeadAndOldClientsAreUnderstood) {
   const auto server = start_registry();
   publish(*server, "a");
-  EXPECT_TRUE(answer_to(*server, "GET /ec/info/a HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 200"));
+  EXPECT_TRUE(answer_to(*server, "GET /ec/info/a HTTP/1.0\r\nExpect: bogus\r\n\r\n")
+                  .starts_with("HTTP/1.1 200"));
   RawClient old(server->endpoint().port);
   old.send("GET /ec/info/a HTTP/1.0\r\n\r\n");
   EXPECT_NE(old.receive_all().find("Connection: close"), std::string::npos);
@@ -116,12 +117,13 @@ TEST(RegistryServerTest, WhatIsNoHttpIsRefusedAndCounted) {
   for (const auto& [bytes, status] : std::vector<std::pair<std::string, int>>{
            {"\x16\x03\x01 no http\r\n\r\n", 400},
            {"GET / HTTP/1.1\r\nX: " + std::string(100'000, 'x'), 431},
+           {"GET /healthz HTTP/1.1\r\nExpect: bogus\r\n\r\n", 417},
            {"POST /ec/query HTTP/1.1\r\nContent-Length: 1001\r\n\r\n", 413}}) {
     RawClient client(server->endpoint().port);
     client.send(bytes);
     EXPECT_TRUE(client.receive_all().starts_with(fmt::format("HTTP/1.1 {} ", status)));
   }
-  EXPECT_NE(server->metrics_text().find("stagelink_registry_malformed_total 3\n"),
+  EXPECT_NE(server->metrics_text().find("stagelink_registry_malformed_total 4\n"),
             std::string::npos);
 }
 
@@ -424,8 +426,9 @@ TEST(RegistryServerTest, PublishUnpublishAndRenewOverHttp) {
 
 TEST(RegistryServerTest, WithASecretOnlySignedRequestsAreServed) {
   const stagelink::test::SecretFiles files;
-  const std::string secret = files.write("right", std::string(32, 'r'));
-  const std::string wrong = files.write("wrong", std::string(32, 'w'));
+  // Any bytes are a secret: a NUL ends nothing.
+  const std::string secret = files.write("right", std::string(16, '\0') + std::string(16, 'r'));
+  const std::string wrong = files.write("wrong", std::string(16, '\0') + std::string(16, 'w'));
   const auto server = start_registry({.secret_file = secret});
   const PublishTerms terms = terms_of(5000);
   const PublishedItem item = item_of("a");

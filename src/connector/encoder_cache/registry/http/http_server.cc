@@ -44,6 +44,7 @@ std::string_view phrase_of(int status) noexcept {
     case 405: return "Method Not Allowed";
     case 409: return "Conflict";
     case 413: return "Payload Too Large";
+    case 417: return "Expectation Failed";
     case 431: return "Request Header Fields Too Large";
     case 503: return "Service Unavailable";
     case 507: return "Insufficient Storage";
@@ -54,6 +55,7 @@ std::string_view phrase_of(int status) noexcept {
 std::string_view refusal_text(int status) noexcept {
   switch (status) {
     case 413: return "{\"detail\":\"the body is too large\"}";
+    case 417: return "{\"detail\":\"of expectations only 100-continue is known\"}";
     case 431: return "{\"detail\":\"the head is too large\"}";
     default: return "{\"detail\":\"this is no HTTP/1.1 request\"}";
   }
@@ -457,8 +459,8 @@ void HttpServer::Core::nudge() noexcept {
 }
 
 HttpCounts HttpServer::Core::counts() const noexcept {
-  return {accepted_.load(), open_.load(), turned_away_.load(), malformed_.load(),
-          timed_out_.load(), wakes_.load()};
+  return {accepted_.load(),  open_.load(),      turned_away_.load(),
+          malformed_.load(), timed_out_.load(), wakes_.load()};
 }
 
 void HttpServer::Core::close() {

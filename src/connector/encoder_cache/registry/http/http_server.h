@@ -55,7 +55,7 @@ struct HttpCounts {
   uint64_t accepted = 0;
   uint64_t connections = 0;  // Open now.
   uint64_t turned_away = 0;  // Beyond max_connections.
-  uint64_t malformed = 0;    // Answered with 400, 413 or 431 and closed.
+  uint64_t malformed = 0;    // Answered with 400, 413, 417 or 431, closed.
   uint64_t timed_out = 0;    // Too slow in asking or in reading the answer.
   uint64_t wakes = 0;        // Of its thread.
 };

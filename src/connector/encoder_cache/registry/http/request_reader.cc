@@ -17,7 +17,23 @@ namespace http = boost::beast::http;
 constexpr size_t kFirstRoom = 2048;
 constexpr int kBadRequest = 400;
 constexpr int kBodyTooLarge = 413;
+constexpr int kExpectationFailed = 417;
 constexpr int kHeadTooLarge = 431;
+
+using Parser = http::request_parser<http::string_body>;
+
+// What a client waits for before it goes on. One of HTTP/1.0 knows no such thing.
+std::string_view expectation_of(const Parser& parser) {
+  const auto& message = parser.get();
+  if (!parser.is_header_done() || message.version() < 11) return {};
+  const auto found = message.find(http::field::expect);
+  return found == message.end() ? std::string_view()
+                                : std::string_view(found->value().data(), found->value().size());
+}
+
+bool wants_continue(std::string_view expectation) {
+  return boost::beast::iequals({expectation.data(), expectation.size()}, "100-continue");
+}
 
 std::string_view view_of(boost::beast::string_view text) noexcept {
   return {text.data(), text.size()};
@@ -31,7 +47,7 @@ struct RequestReader::Parts {
   std::vector<char> buffer;
   size_t begin = 0;  // What has come and is not parsed lies in [begin, end).
   size_t end = 0;
-  std::optional<http::request_parser<http::string_body>> parser;
+  std::optional<Parser> parser;
   bool expectation_taken = false;
   int refusal = 0;
 };
@@ -87,10 +103,13 @@ RequestReader::State RequestReader::parse() {
     if (parts.end - parts.begin <= parts.max_head_bytes) return State::kMore;
     error = http::error::header_limit;
   }
-  if (!error) return parts.parser->is_done() ? State::kReady : State::kMore;
-  parts.refusal = error == http::error::header_limit ? kHeadTooLarge
-                  : error == http::error::body_limit ? kBodyTooLarge
-                                                     : kBadRequest;
+  const std::string_view expectation = expectation_of(*parts.parser);
+  const bool is_unmet = !expectation.empty() && !wants_continue(expectation);
+  if (!error && !is_unmet) return parts.parser->is_done() ? State::kReady : State::kMore;
+  parts.refusal = !error                               ? kExpectationFailed
+                  : error == http::error::header_limit ? kHeadTooLarge
+                  : error == http::error::body_limit   ? kBodyTooLarge
+                                                       : kBadRequest;
   return State::kRefused;
 }
 
@@ -100,9 +119,7 @@ bool RequestReader::take_expectation() {
     return false;
   }
   parts.expectation_taken = true;
-  const auto& message = parts.parser->get();
-  return message.version() >= 11 &&
-         boost::beast::iequals(message[http::field::expect], "100-continue");
+  return wants_continue(expectation_of(*parts.parser));
 }
 
 HttpRequest RequestReader::request() const {
