@@ -42,39 +42,21 @@ struct Fetcher::Item {
   ProducerEntry place;
 };
 
-// What the control port knows of the desk, which it may outlive.
-struct Fetcher::Hook {
-  Mutex mutex;
-  PushDesk* desk SL_GUARDED_BY(mutex) = nullptr;
-
-  bool take(std::span<const std::byte> message, const pull::ForeignAnswer& answer) {
-    MutexLock lock(mutex);
-    return desk != nullptr && desk->take(message, answer);
-  }
-  void set(PushDesk* other) {
-    MutexLock lock(mutex);
-    desk = other;
-  }
-};
-
 Result<std::unique_ptr<Fetcher>> Fetcher::create(const CacheOptions& options, uint32_t readers) {
   if (options.remote_registry_url.empty() && !is_push(options)) {
     return Status(Reason::kInvalidArgument,
                   "remote_registry_url: a consumer has to know where the registry is");
   }
-  const auto hook = std::make_shared<Hook>();
-  SL_ASSIGN(auto consumer, Consumer::create(options, /*may_hand_on=*/true,
-                                            [hook](std::span<const std::byte> message,
-                                                   const pull::ForeignAnswer& answer) {
-                                              return hook->take(message, answer);
-                                            }));
+  const auto hook = std::make_shared<pull::ForeignHook>();
+  SL_ASSIGN(auto consumer,
+            Consumer::create(options, /*may_hand_on=*/true, pull::ForeignHook::messages(hook)));
   std::unique_ptr<Fetcher> fetcher(new Fetcher(options, readers, std::move(consumer), hook));
   SL_TRY(fetcher->start());
   return fetcher;
 }
 
 Fetcher::Fetcher(const CacheOptions& options, uint32_t readers, std::unique_ptr<Consumer> consumer,
-                 std::shared_ptr<Hook> hook)
+                 std::shared_ptr<pull::ForeignHook> hook)
     : options_(options),
       readers_(readers),
       consumer_(std::move(consumer)),
@@ -84,7 +66,10 @@ Status Fetcher::start() {
   if (is_push(options_)) {
     desk_ =
         std::make_unique<PushDesk>(*consumer_, [this](const PushEvent& event) { pushed(event); });
-    hook_->set(desk_.get());
+    hook_->set([desk = desk_.get()](std::span<const std::byte> message,
+                                    const pull::ForeignAnswer& answer) {
+      return desk->take(message, answer);
+    });
     return {};
   }
   for (auto& client : clients_) {

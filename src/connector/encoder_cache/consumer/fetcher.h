@@ -15,6 +15,7 @@
 #include "connector/encoder_cache/options.h"
 #include "connector/encoder_cache/push/push_desk.h"
 #include "connector/encoder_cache/registry/registry_client.h"
+#include "connector/pull/foreign.h"
 
 namespace stagelink::encoder_cache {
 
@@ -80,11 +81,10 @@ class Fetcher {
 
  private:
   struct Item;
-  struct Hook;
   using Items = std::vector<std::shared_ptr<Item>>;
 
   Fetcher(const CacheOptions& options, uint32_t readers, std::unique_ptr<Consumer> consumer,
-          std::shared_ptr<Hook> hook);
+          std::shared_ptr<pull::ForeignHook> hook);
   Status start();
   std::shared_ptr<Item> add_expected(const std::string& mm_hash, const std::string& transfer_id)
       SL_EXCLUDES(mutex_);
@@ -103,7 +103,7 @@ class Fetcher {
   const CacheOptions options_;
   const uint32_t readers_;
   const std::unique_ptr<Consumer> consumer_;
-  const std::shared_ptr<Hook> hook_;
+  const std::shared_ptr<pull::ForeignHook> hook_;
   std::unique_ptr<PushDesk> desk_;
   std::unique_ptr<RegistryClient> clients_[2];  // Quick, patient.
 

@@ -34,39 +34,24 @@ pull::PutTerms for_ever() {
 
 }  // namespace
 
-// What the control port knows of the producer, which it may outlive.
-struct Producer::Hook {
-  Mutex mutex;
-  SeedPull* seed_pull SL_GUARDED_BY(mutex) = nullptr;
-
-  bool take(std::span<const std::byte> message, const pull::ForeignAnswer& answer) {
-    MutexLock lock(mutex);
-    return seed_pull != nullptr && seed_pull->take(message, answer);
-  }
-  void set(SeedPull* pull) {
-    MutexLock lock(mutex);
-    seed_pull = pull;
-  }
-};
-
 Producer::Producer(const CacheOptions& options)
     : options_(options),
-      hook_(std::make_shared<Hook>()),
+      hook_(std::make_shared<pull::ForeignHook>()),
       metrics_(std::make_unique<CacheMetrics>()),
       cells_(std::make_unique<CellTable>()) {}
 
 Result<std::unique_ptr<Producer>> Producer::create(const CacheOptions& options) {
   std::unique_ptr<Producer> producer(new Producer(options));
-  SL_ASSIGN(producer->pull_, pull::PullConnector::create(
-                                 pull_options_of(options, pull::Role::kDual), nullptr,
-                                 [hook = producer->hook_](std::span<const std::byte> message,
-                                                          const pull::ForeignAnswer& answer) {
-                                   return hook->take(message, answer);
-                                 }));
+  SL_ASSIGN(producer->pull_,
+            pull::PullConnector::create(pull_options_of(options, pull::Role::kDual), nullptr,
+                                        pull::ForeignHook::messages(producer->hook_)));
   if (options.seed_peers) {
     producer->seed_pull_ = std::make_unique<SeedPull>(producer->pull_->engine(), *producer->cells_,
                                                       *producer->metrics_, options.pull_timeout);
-    producer->hook_->set(producer->seed_pull_.get());
+    producer->hook_->set([pull = producer->seed_pull_.get()](std::span<const std::byte> message,
+                                                             const pull::ForeignAnswer& answer) {
+      return pull->take(message, answer);
+    });
   }
   const std::string& identity = options.identity;
   if (!identity.empty()) {

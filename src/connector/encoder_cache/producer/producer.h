@@ -10,6 +10,7 @@
 #include "connector/encoder_cache/options.h"
 #include "connector/encoder_cache/push/pusher.h"
 #include "connector/encoder_cache/registry/entry.h"
+#include "connector/pull/foreign.h"
 #include "connector/pull/pull_connector.h"
 
 namespace stagelink::encoder_cache {
@@ -72,7 +73,6 @@ class Producer {
   Status close(Duration timeout = std::chrono::seconds(5));
 
  private:
-  struct Hook;
   explicit Producer(const CacheOptions& options);
   Result<pull::Piece> make_room(uint64_t bytes, const Interrupted& interrupted);
   uint64_t evict_idle(uint64_t bytes);
@@ -80,7 +80,7 @@ class Producer {
               const Interrupted& interrupted);
 
   const CacheOptions options_;
-  const std::shared_ptr<Hook> hook_;
+  const std::shared_ptr<pull::ForeignHook> hook_;
   const std::unique_ptr<CacheMetrics> metrics_;
   const std::unique_ptr<CellTable> cells_;
   std::unique_ptr<SeedPull> seed_pull_;
