@@ -70,7 +70,7 @@ struct Counting final : Asker {
 
 // A sender with one payload, asked by whoever sends the input. It holds no more than it may.
 void ask_sender(MessageSpan in) {
-  OfferTable table({.max_waiting = 8});
+  OfferTable table({.max_waiting = 8}, std::make_shared<RoomSignal>());
   Desk::Settings settings;
   settings.welcome.life = {1, 2};
   settings.claim_timeout = std::chrono::seconds(1);

@@ -313,9 +313,7 @@ bool PullConnector::cleanup_unclaimed(std::string_view key, uint64_t generation)
          core_->sender->cleanup_unclaimed(key, generation);
 }
 
-uint64_t PullConnector::await_end(uint64_t seen, const Deadline& deadline) {
-  return core_->sender == nullptr ? 0 : core_->sender->await_end(seen, deadline);
-}
+RoomSignal& PullConnector::room() noexcept { return *core_->home->pool->room(); }
 
 Result<Piece> PullConnector::allocate(uint64_t bytes, Duration timeout,
                                       const Interrupted& interrupted) {

@@ -11,6 +11,7 @@
 #include "connector/pull/claim.h"
 #include "connector/pull/data_plane.h"
 #include "connector/pull/foreign.h"
+#include "connector/pull/memory/room_signal.h"
 #include "connector/pull/options.h"
 #include "connector/pull/pull_types.h"
 #include "stagelink/engine.h"
@@ -58,9 +59,8 @@ class PullConnector {
   bool cleanup(std::string_view key, uint64_t generation = 0);
   // The same, unless somebody has claimed it.
   bool cleanup_unclaimed(std::string_view key, uint64_t generation = 0);
-  // For a sender that waits until something can be cleaned up: how many claims and offers have
-  // ended. Waits until it is another number than `seen`, at most until the deadline.
-  uint64_t await_end(uint64_t seen, const Deadline& deadline);
+  // For a sender that waits until something can be cleaned up or allocated.
+  RoomSignal& room() noexcept;
 
   // --- Memory.
 

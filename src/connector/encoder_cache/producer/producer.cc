@@ -19,11 +19,8 @@ namespace stagelink::encoder_cache {
 namespace {
 
 constexpr std::string_view kProducerLog = "encoder cache producer";
-// Everything is leased: how often whoever waits for a piece of the pool looks for an ended lease.
-constexpr Duration kLookAgain = std::chrono::milliseconds(20);
-// How often whoever waits for the end of a lease looks whether to go on.
+// How often whoever waits for room looks whether to go on.
 constexpr Duration kLookAtCaller = std::chrono::milliseconds(100);
-constexpr uint64_t kNoneSeen = UINT64_MAX;
 constexpr size_t kVictimsAtOnce = 64;
 pull::PutTerms for_ever() {
   pull::PutTerms terms;
@@ -114,7 +111,7 @@ Status Producer::keep(std::string_view mm_hash, const EmbeddingInfo& info,
 Result<pull::Piece> Producer::make_room(uint64_t bytes, const Interrupted& interrupted) {
   const Deadline deadline = Deadline::in(options_.space_timeout);
   while (true) {
-    const uint64_t ends = pull_->await_end(kNoneSeen, deadline);  // Before the look.
+    const uint64_t seen = pull_->room().count();  // Before the look.
     const bool is_full = cells_->size() >= options_.max_entries;
     Status why(Reason::kNoSpace,
                fmt::format("{} embeddings are kept, each leased", options_.max_entries));
@@ -128,14 +125,7 @@ Result<pull::Piece> Producer::make_room(uint64_t bytes, const Interrupted& inter
     if (interrupted != nullptr && interrupted()) {
       return Status(Reason::kCancelled, "waiting for room was interrupted");
     }
-    if (is_full) {
-      (void)pull_->await_end(ends, Deadline::earlier(deadline, Deadline::in(kLookAtCaller)));
-      continue;
-    }
-    // Woken early when something is freed; the leases of what is kept end without a word.
-    auto piece =
-        pull_->allocate(bytes, std::min<Duration>(kLookAgain, deadline.left()), interrupted);
-    if (piece.ok() || piece.status().code() != Code::kNoSpace) return piece;
+    (void)pull_->room().await(seen, Deadline::earlier(deadline, Deadline::in(kLookAtCaller)));
   }
 }
 

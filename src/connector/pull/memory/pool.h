@@ -8,6 +8,7 @@
 
 #include "base/deadline.h"
 #include "connector/pull/memory/piece.h"
+#include "connector/pull/memory/room_signal.h"
 #include "memory/pool_allocator.h"
 #include "stagelink/result.h"
 
@@ -35,6 +36,8 @@ class Pool : public std::enable_shared_from_this<Pool> {
   }
   std::span<std::byte> memory() const noexcept { return memory_; }
   memory::PoolAllocator::Usage usage() const { return allocator_->usage(); }
+  // Counts the pieces that are freed, and whatever else its holders count.
+  const std::shared_ptr<RoomSignal>& room() const noexcept { return room_; }
 
  private:
   friend class PoolMemory;
@@ -45,6 +48,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   const std::span<std::byte> memory_;
   const std::shared_ptr<const void> hold_;
   const std::unique_ptr<memory::PoolAllocator> allocator_;
+  const std::shared_ptr<RoomSignal> room_ = std::make_shared<RoomSignal>();
 };
 
 // What the shares of one piece have in common.
@@ -54,10 +58,16 @@ class PoolMemory {
  public:
   PoolMemory(std::shared_ptr<const Pool> pool, memory::PoolBuffer buffer) noexcept
       : pool_(std::move(pool)), buffer_(std::move(buffer)) {}
+  PoolMemory(const PoolMemory&) = delete;
+  PoolMemory& operator=(const PoolMemory&) = delete;
+  ~PoolMemory() {
+    buffer_ = memory::PoolBuffer();
+    pool_->room()->made();
+  }
 
  private:
   const std::shared_ptr<const Pool> pool_;  // Outlives the buffer.
-  const memory::PoolBuffer buffer_;
+  memory::PoolBuffer buffer_;
 };
 
 }  // namespace stagelink::pull

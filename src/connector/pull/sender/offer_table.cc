@@ -5,7 +5,8 @@
 
 namespace stagelink::pull {
 
-OfferTable::OfferTable(const Limits& limits) : limits_(limits) {}
+OfferTable::OfferTable(const Limits& limits, std::shared_ptr<RoomSignal> room)
+    : limits_(limits), room_(std::move(room)) {}
 
 Status OfferTable::put(std::string_view key, std::shared_ptr<const OfferBody> body,
                        const OfferTerms& terms, Outcomes& woken, Now now) {
@@ -175,8 +176,7 @@ void OfferTable::retire(Offer& offer, OfferEnd how, Garbage& garbage) {
 }
 
 void OfferTable::free_if_idle(Offer& offer, Garbage& garbage) {
-  ++ends_;
-  ended_.notify_all();
+  room_->made();
   if (!offer.offered && offer.claims == 0) garbage.push_back(std::move(offer.body));
 }
 
@@ -252,13 +252,6 @@ size_t OfferTable::wait_idle(const Deadline& deadline) {
   while (!claims_.empty() && idle_.wait_until(mutex_, deadline)) {
   }
   return claims_.size();
-}
-
-uint64_t OfferTable::await_end(uint64_t seen, const Deadline& deadline) {
-  MutexLock lock(mutex_);
-  while (ends_ == seen && ended_.wait_until(mutex_, deadline)) {
-  }
-  return ends_;
 }
 
 void OfferTable::drop_all() {

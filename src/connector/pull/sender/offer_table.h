@@ -14,6 +14,7 @@
 
 #include "base/deadline.h"
 #include "base/mutex.h"
+#include "connector/pull/memory/room_signal.h"
 #include "connector/pull/sender/offer.h"
 #include "stagelink/status.h"
 
@@ -84,7 +85,8 @@ class OfferTable {
   using Outcomes = std::vector<ClaimOutcome>;
   using Now = Deadline::Clock::time_point;
 
-  explicit OfferTable(const Limits& limits);
+  // Each claim and each offer that ends may have made room, and is counted.
+  OfferTable(const Limits& limits, std::shared_ptr<RoomSignal> room);
   OfferTable(const OfferTable&) = delete;
   OfferTable& operator=(const OfferTable&) = delete;
 
@@ -120,10 +122,6 @@ class OfferTable {
   size_t wait_idle(const Deadline& deadline) SL_EXCLUDES(mutex_);
   // Takes all claims away.
   void drop_all() SL_EXCLUDES(mutex_);
-
-  // How many claims and offers have ended, of which each may have made room. Waits until it is
-  // another number than `seen`, at most until the deadline.
-  uint64_t await_end(uint64_t seen, const Deadline& deadline) SL_EXCLUDES(mutex_);
 
   TableUsage usage() const SL_EXCLUDES(mutex_);
 
@@ -184,10 +182,9 @@ class OfferTable {
   }
 
   const Limits limits_;
+  const std::shared_ptr<RoomSignal> room_;
   mutable Mutex mutex_;
   CondVar idle_;
-  CondVar ended_;
-  uint64_t ends_ SL_GUARDED_BY(mutex_) = 0;
   bool closed_ SL_GUARDED_BY(mutex_) = false;
   uint64_t next_turn_ SL_GUARDED_BY(mutex_) = 1;
   Now next_due_ SL_GUARDED_BY(mutex_) = Now::max();

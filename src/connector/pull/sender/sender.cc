@@ -51,7 +51,7 @@ Sender::Sender(std::shared_ptr<Home> home, std::unique_ptr<ZmqDoor> zmq_door, co
     : home_(std::move(home)),
       told_(told),
       next_generation_(first_generation()),
-      table_(limits_of(home_->options)),
+      table_(limits_of(home_->options), home_->pool->room()),
       zmq_door_(std::move(zmq_door)) {}
 
 Status Sender::open_unix_door(ForeignMessages foreign) {

@@ -44,9 +44,6 @@ class Sender {
   bool cleanup_unclaimed(std::string_view key, uint64_t generation) {
     return table_.cleanup(key, generation, /*only_unclaimed=*/true);
   }
-  uint64_t await_end(uint64_t seen, const Deadline& deadline) {
-    return table_.await_end(seen, deadline);
-  }
   ConnectionInfo address() const;
   TableUsage usage() const { return table_.usage(); }
   void append_metrics(std::string& out, std::string_view labels) const;

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "connector/pull/memory/pool.h"
+
 namespace stagelink::pull {
 namespace {
 
@@ -16,7 +18,7 @@ struct Mute final : Asker {
 
 class OfferTableTest : public ::testing::Test {
  protected:
-  explicit OfferTableTest(const OfferTable::Limits& limits = {}) : table(limits) {}
+  explicit OfferTableTest(const OfferTable::Limits& limits = {}) : table(limits, room) {}
 
   // Puts a body that counts in `freed` when it goes.
   uint64_t put(std::string_view key, uint32_t readers = 1, Duration ttl = Duration::zero()) {
@@ -39,6 +41,7 @@ class OfferTableTest : public ::testing::Test {
   }
   OfferTable::Now now() const { return Deadline::Clock::now() + skipped; }
 
+  std::shared_ptr<RoomSignal> room = std::make_shared<RoomSignal>();
   OfferTable table;
   std::shared_ptr<Asker> asker = std::make_shared<Mute>();
   InstanceId receiver{1, 2};
@@ -51,15 +54,32 @@ class OfferTableTest : public ::testing::Test {
 TEST_F(OfferTableTest, WhoWaitsForRoomIsWokenByTheEndOfAClaimOrOfAnOffer) {
   put("k", 0);
   ASSERT_EQ(reason(1, "k"), Reason::kOk);
-  const uint64_t seen = table.await_end(UINT64_MAX, Deadline::in(std::chrono::minutes(1)));
-  EXPECT_EQ(table.await_end(seen, Deadline::in(milliseconds(1))), seen) << "nothing has ended";
+  const uint64_t seen = room->count();
+  EXPECT_FALSE(room->await(seen, Deadline::in(milliseconds(1)))) << "nothing has ended";
   std::thread waiter(
-      [&] { EXPECT_NE(table.await_end(seen, Deadline::in(std::chrono::minutes(1))), seen); });
+      [&] { EXPECT_TRUE(room->await(seen, Deadline::in(std::chrono::minutes(1)))); });
   EXPECT_TRUE(table.release(receiver, 1, true));
   waiter.join();
-  const uint64_t released = table.await_end(seen, Deadline::in(Duration::zero()));
+  const uint64_t released = room->count();
   EXPECT_TRUE(table.cleanup("k", 0));
-  EXPECT_NE(table.await_end(released, Deadline::in(std::chrono::minutes(1))), released);
+  EXPECT_TRUE(room->await(released, Deadline::in(Duration::zero())));
+}
+
+TEST(PoolTest, WhoWaitsForRoomIsWokenOnceAPieceIsFree) {
+  std::vector<std::byte> memory(4096);
+  const auto pool = *Pool::create(memory, nullptr);
+  const auto all = [&] {
+    return pool->allocate(3000, Deadline::in(Duration::zero()), [] { return Status(); });
+  };
+  std::optional<Piece> held(*all());
+  const uint64_t seen = pool->room()->count();
+  ASSERT_EQ(all().status().reason(), Reason::kNoSpace);
+  std::thread waiter([&] {
+    EXPECT_TRUE(pool->room()->await(seen, Deadline::in(std::chrono::minutes(1))));
+    EXPECT_TRUE(all().ok());
+  });
+  held.reset();
+  waiter.join();
 }
 
 TEST_F(OfferTableTest, AnOfferGoesWithItsLastReader) {
