@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "base/runtime_dir.h"
-#include "cli/commands.h"
 #include "metrics/engine_metrics.h"
+#include "unit/cli/run_command.h"
 
 namespace stagelink::cli {
 namespace {
@@ -18,31 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr InstanceId kInstance{0x0123456789abcdef, 7};
-
-struct Outcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-};
-
-Outcome run_command(std::vector<std::string> arguments) {
-  CLI::App app("test", "stagelink");
-  Outcome outcome;
-  add_stat_command(app, outcome.exit_code);
-  add_config_command(app, outcome.exit_code);
-  std::reverse(arguments.begin(), arguments.end());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError& error) {
-    outcome.exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
-  }
-  std::fflush(stdout);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
-}
 
 class StatCommandTest : public testing::Test {
  protected:
@@ -56,7 +31,7 @@ class StatCommandTest : public testing::Test {
   std::unique_ptr<metrics::EngineMetrics> engine() const {
     return metrics::EngineMetrics::create(dir_, "decode-0", kInstance);
   }
-  Outcome stat(std::vector<std::string> arguments) const {
+  CommandOutcome stat(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), {"stat", "--runtime-dir", dir_});
     return run_command(std::move(arguments));
   }
@@ -68,7 +43,7 @@ TEST_F(StatCommandTest, ALiveEngineIsShown) {
   const auto metrics = engine();
   metrics->add(metrics::Counter::kReadBytes, 4096);
   for (const std::string& target : {std::string("all"), std::to_string(::getpid())}) {
-    const Outcome outcome = stat({target});
+    const CommandOutcome outcome = stat({target});
     EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
     EXPECT_NE(outcome.out.find("decode-0"), std::string::npos) << outcome.out;
     EXPECT_NE(outcome.out.find("4.00 KiB"), std::string::npos) << outcome.out;
@@ -86,7 +61,7 @@ TEST_F(StatCommandTest, JsonAndPrometheusAreForPrograms) {
 
 TEST_F(StatCommandTest, WatchShowsRatesFromTheSecondLookOn) {
   const auto metrics = engine();
-  const Outcome outcome = stat({"--watch", "--interval", "10ms", "--count", "2"});
+  const CommandOutcome outcome = stat({"--watch", "--interval", "10ms", "--count", "2"});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   const size_t first = outcome.out.find("decode-0");
   const size_t second = outcome.out.find("decode-0", first + 1);
@@ -97,7 +72,7 @@ TEST_F(StatCommandTest, WatchShowsRatesFromTheSecondLookOn) {
 
 TEST_F(StatCommandTest, AProcessWithoutEngineIsExitOneAndNamed) {
   const auto metrics = engine();
-  const Outcome outcome = stat({"1"});
+  const CommandOutcome outcome = stat({"1"});
   EXPECT_EQ(outcome.exit_code, kExitFailed);
   EXPECT_NE(outcome.err.find("no engine of this user runs in process 1"), std::string::npos);
   EXPECT_NE(outcome.err.find(dir_), std::string::npos) << outcome.err;
@@ -125,7 +100,7 @@ TEST_F(StatCommandTest, ADeadEngineIsNotShown) {
 TEST_F(StatCommandTest, AnUnreadableFileIsReportedAndTheOthersAreShown) {
   const auto metrics = engine();
   std::ofstream(dir_ + "/1-00000000.stat") << "rubbish";
-  const Outcome outcome = stat({});
+  const CommandOutcome outcome = stat({});
   EXPECT_EQ(outcome.exit_code, kExitFailed);
   EXPECT_NE(outcome.err.find("1-00000000.stat"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.out.find("decode-0"), std::string::npos);
@@ -144,14 +119,14 @@ class ConfigCommandTest : public StatCommandTest {};
 
 TEST_F(ConfigCommandTest, CheckPrintsWhatAFileGives) {
   std::ofstream(dir_ + "/e.yaml") << "engine:\n  copy_threads: 3\n";
-  const Outcome outcome = run_command({"config", "check", dir_ + "/e.yaml"});
+  const CommandOutcome outcome = run_command({"config", "check", dir_ + "/e.yaml"});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   EXPECT_NE(outcome.out.find("  copy_threads: 3\n"), std::string::npos) << outcome.out;
 }
 
 TEST_F(ConfigCommandTest, CheckNamesWhatIsWrong) {
   std::ofstream(dir_ + "/e.yaml") << "engine:\n  copy_thread: 3\n";
-  const Outcome outcome = run_command({"config", "check", dir_ + "/e.yaml"});
+  const CommandOutcome outcome = run_command({"config", "check", dir_ + "/e.yaml"});
   EXPECT_EQ(outcome.exit_code, kExitUsage);
   EXPECT_NE(outcome.err.find(dir_ + "/e.yaml:2:3: unknown option `copy_thread`; did you mean"),
             std::string::npos)
@@ -161,8 +136,9 @@ TEST_F(ConfigCommandTest, CheckNamesWhatIsWrong) {
 
 TEST_F(ConfigCommandTest, ShowTakesArgumentsOverTheFile) {
   std::ofstream(dir_ + "/e.yaml") << "engine:\n  copy_threads: 3\n  max_peers: 5\n";
-  const Outcome outcome = run_command({"config", "show", "--config", dir_ + "/e.yaml", "--option",
-                                       "copy_threads=4", "--option", "name=x,y"});
+  const CommandOutcome outcome =
+      run_command({"config", "show", "--config", dir_ + "/e.yaml", "--option", "copy_threads=4",
+                   "--option", "name=x,y"});
   EXPECT_EQ(outcome.exit_code, kExitOk) << outcome.err;
   EXPECT_NE(outcome.out.find("  copy_threads: 4\n"), std::string::npos);
   EXPECT_NE(outcome.out.find("  max_peers: 5\n"), std::string::npos);

@@ -6,17 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
-#include "cli/commands.h"
 #include "stagelink/object_store.h"
+#include "unit/cli/run_command.h"
 
 namespace stagelink::cli {
 namespace {
-
-struct StoreOutcome {
-  int exit_code = -1;
-  std::string out;
-  std::string err;
-};
 
 class StoreCommandTest : public testing::Test {
  protected:
@@ -37,25 +31,11 @@ class StoreCommandTest : public testing::Test {
   void put(std::string_view key, std::string_view bytes) {
     EXPECT_TRUE(store_->put(key, std::as_bytes(std::span(bytes))).ok());
   }
-  StoreOutcome run(std::vector<std::string> arguments) const {
+  CommandOutcome run(std::vector<std::string> arguments) const {
     arguments.insert(arguments.begin(), "store");
     arguments.insert(arguments.end(),
                      {"--name", "cli", "--option", "directory=" + options_.arena.directory});
-    CLI::App app("test", "stagelink");
-    StoreOutcome outcome;
-    add_store_command(app, outcome.exit_code);
-    std::reverse(arguments.begin(), arguments.end());
-    testing::internal::CaptureStdout();
-    testing::internal::CaptureStderr();
-    try {
-      app.parse(arguments);
-    } catch (const CLI::ParseError& error) {
-      outcome.exit_code = app.exit(error) == 0 ? kExitOk : kExitUsage;
-    }
-    std::fflush(stdout);
-    outcome.out = testing::internal::GetCapturedStdout();
-    outcome.err = testing::internal::GetCapturedStderr();
-    return outcome;
+    return run_command(std::move(arguments));
   }
 
   StoreOptions options_;
