@@ -73,6 +73,7 @@ int run_registry(RegistryArguments& arguments) {
     return kExitUsage;
   }
   arguments.options.table.max_bytes = *bytes;
+  arguments.options.names = {"--host", "--port", "--secret-file", "--max-bytes"};
   raise_file_limit(arguments.options.max_connections);
   // Before there are threads, so that none of them is interrupted and this one waits for them.
   sigset_t ends;

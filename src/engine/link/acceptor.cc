@@ -124,7 +124,9 @@ Result<std::unique_ptr<Acceptor>> Acceptor::create(EngineCore& core, const std::
                                                    const Endpoint& bind) {
   std::unique_ptr<Acceptor> acceptor(new Acceptor(core, socket_path));
   auto tcp = listen_tcp_socket(bind, acceptor->bound_);
-  if (!tcp.ok()) return tcp.status();
+  if (!tcp.ok()) {
+    return Status(tcp.status().reason(), "option bind: " + std::string(tcp.status().message()));
+  }
   auto local = listen_unix_socket(socket_path);
   if (!local.ok()) return local.status();
   acceptor->socket_bound_ = true;

@@ -58,7 +58,7 @@ Status listen_failed(const Endpoint& bind) {
                                           "', or use port 0 for any free one");
   }
   if (errno == EACCES || errno == EPERM) return Status(Reason::kPermission, where);
-  return Status(Reason::kInvalidArgument, where + "; option bind names a local address and port");
+  return Status(Reason::kInvalidArgument, where + "; it has to be an address of this host");
 }
 
 std::string numeric_host(const sockaddr_storage& address, socklen_t size) {
@@ -110,8 +110,7 @@ Result<UniqueFd> listen_tcp_socket(const Endpoint& bind, Endpoint& bound) {
   const int rc =
       ::getaddrinfo(bind.host.c_str(), std::to_string(bind.port).c_str(), &hints, &found);
   if (rc != 0) {
-    return Status(Reason::kInvalidArgument,
-                  "option bind: host \"" + bind.host + "\": " + ::gai_strerror(rc));
+    return Status(Reason::kInvalidArgument, "host \"" + bind.host + "\": " + ::gai_strerror(rc));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> guard(found, &::freeaddrinfo);
   UniqueFd fd;

@@ -14,7 +14,7 @@ Result<UniqueFd> listen_unix_socket(const std::string& path);
 
 // A non-blocking listening TCP socket; `bound` is told what it got (port 0 takes any free one).
 // Errors: already_exists (port_in_use) with a hint how to find the holder, invalid_argument,
-// permission.
+// permission. They name the address, and not the option that it comes from.
 Result<UniqueFd> listen_tcp_socket(const Endpoint& bind, Endpoint& bound);
 
 }  // namespace stagelink::engine

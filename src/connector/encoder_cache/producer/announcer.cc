@@ -35,6 +35,8 @@ Result<std::unique_ptr<Announcer>> Announcer::open(const CacheOptions& options,
   registry.host = options.registry_host.empty() ? host : options.registry_host;
   registry.port = options.registry_http_port;
   registry.secret_file = options.secret_file;
+  registry.names.host = options.registry_host.empty() ? "host" : "registry_host";
+  registry.names.port = "registry_http_port";
   SL_ASSIGN(auto server, RegistryServer::start(registry));
   std::unique_ptr<Announcer> announcer(new Announcer(
       fmt::format("http://{}", server->endpoint().to_string()), std::move(producer_zmq)));

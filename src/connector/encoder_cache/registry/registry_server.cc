@@ -145,14 +145,21 @@ class RegistryServer::Core final : public HttpHandler {
 
 Status RegistryServer::Core::start() {
   const Endpoint wanted{options_.host, static_cast<uint16_t>(options_.port)};
-  SL_ASSIGN(UniqueFd listener, engine::listen_tcp_socket(wanted, endpoint_));
+  auto listener = engine::listen_tcp_socket(wanted, endpoint_);
+  if (!listener.ok()) {
+    const Status& why = listener.status();
+    const bool is_address = why.reason() == Reason::kInvalidArgument;
+    return Status(why.reason(),
+                  fmt::format("{}: {}", is_address ? options_.names.host : options_.names.port,
+                              why.message()));
+  }
   const HttpLimits limits{.max_connections = options_.max_connections,
                           .max_body_bytes = options_.max_body_bytes,
                           .request_timeout = options_.request_timeout,
                           .idle_timeout = options_.idle_timeout,
                           .tick = options_.tick};
   SL_ASSIGN(http_, HttpServer::create(
-                       std::move(listener), limits,
+                       *std::move(listener), limits,
                        fmt::format("Stagelink-Registry: {}\r\n", instance_.to_string()), *this));
   http_->start();
   return {};
@@ -428,16 +435,17 @@ RegistryServer::~RegistryServer() { close(); }
 Result<std::unique_ptr<RegistryServer>> RegistryServer::start(const RegistryOptions& options) {
   if (options.port > 65'535) {
     return Status(Reason::kInvalidArgument,
-                  fmt::format("port is {}; 0 to 65535 can be", options.port));
+                  fmt::format("{} is {}; 0 to 65535 can be", options.names.port, options.port));
   }
   if (options.table.max_bytes < RegistryOptions::kMinTableBytes) {
     return Status(Reason::kInvalidArgument,
-                  fmt::format("max_bytes is {}; a table needs {} at least, and an entry about 250",
-                              options.table.max_bytes, RegistryOptions::kMinTableBytes));
+                  fmt::format("{} is {}; a table needs {} at least, and an entry about 250",
+                              options.names.max_bytes, options.table.max_bytes,
+                              RegistryOptions::kMinTableBytes));
   }
   std::shared_ptr<const SigningKey> key;
   if (!options.secret_file.empty()) {
-    SL_ASSIGN(key, SigningKey::from_file(options.secret_file));
+    SL_ASSIGN(key, SigningKey::from_file(options.secret_file, options.names.secret_file));
   }
   auto core = std::make_unique<Core>(options, std::move(key));
   SL_TRY(core->start());

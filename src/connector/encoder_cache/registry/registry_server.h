@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/endpoint.h"
 #include "connector/encoder_cache/registry/registry_table.h"
@@ -23,6 +24,14 @@ struct RegistryOptions {
   Duration idle_timeout = std::chrono::seconds(75);     // Up to the end of the next request.
   Duration max_wait = std::chrono::seconds(60);         // Of one request; a longer one is refused.
   Duration tick = std::chrono::seconds(1);              // While there is something that may end.
+
+  // What its errors call these options: as whoever starts it knows them.
+  struct Names {
+    std::string_view host = "host";
+    std::string_view port = "port";
+    std::string_view secret_file = "secret_file";
+    std::string_view max_bytes = "max_bytes";
+  } names;
 
   static constexpr uint64_t kMinTableBytes = 64 << 10;
 };

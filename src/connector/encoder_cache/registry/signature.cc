@@ -91,8 +91,9 @@ Result<std::shared_ptr<const SigningKey>> SigningKey::derive(const Secret& secre
   return std::shared_ptr<const SigningKey>(new SigningKey(memory));
 }
 
-Result<std::shared_ptr<const SigningKey>> SigningKey::from_file(const std::string& path) {
-  SL_ASSIGN(const Secret secret, read_secret_file(path));
+Result<std::shared_ptr<const SigningKey>> SigningKey::from_file(const std::string& path,
+                                                                std::string_view option) {
+  SL_ASSIGN(const Secret secret, read_secret_file(path, kMinSecretBytes, option));
   return derive(secret);
 }
 

@@ -37,7 +37,8 @@ struct SignedParts {
 class SigningKey {
  public:
   // Errors: those of read_secret_file; limit, if there is no memory that can be protected.
-  static Result<std::shared_ptr<const SigningKey>> from_file(const std::string& path);
+  static Result<std::shared_ptr<const SigningKey>> from_file(
+      const std::string& path, std::string_view option = "secret_file");
   static Result<std::shared_ptr<const SigningKey>> derive(const Secret& secret);
   ~SigningKey();
   SigningKey(const SigningKey&) = delete;
