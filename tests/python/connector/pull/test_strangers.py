@@ -6,9 +6,7 @@ import json
 import re
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,42 +15,15 @@ from stagelink import _core
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-sys.path.insert(0, str(HERE.parents[1]))
+sys.path.insert(0, str(HERE.parents[1] / "process"))
 
 import pulls  # noqa: E402
-from test_pickle import LISTENING, Bomb, own_socket_inodes  # noqa: E402
+from stranger import Bomb, listening_doors  # noqa: E402
 
 import pickle  # noqa: E402  isort: skip
 
-_ACCEPTS = 0x10000
-_TYPES = {1: socket.SOCK_STREAM, 5: socket.SOCK_SEQPACKET}
-
-
-def _listening() -> Iterator[tuple[int, int, Any]]:
-    """Family, type and address of every socket of this process that accepts connections."""
-    inodes = own_socket_inodes()
-    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if fields[3] == LISTENING and fields[9] in inodes:
-            port = int(fields[1].rsplit(":", 1)[1], 16)
-            yield socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", port)
-    for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[3], 16) & _ACCEPTS and fields[6] in inodes and len(fields) > 7:
-            yield socket.AF_UNIX, _TYPES[int(fields[4], 16)], fields[7]
-
-
-def _throw(family: int, kind: int, address: Any, raw: bytes) -> None:
-    with socket.socket(family, kind) as guest:
-        guest.settimeout(0.3)  # ZeroMQ waits for the rest of a greeting.
-        guest.connect(address)
-        try:
-            guest.sendall(raw)
-            guest.shutdown(socket.SHUT_WR)
-            while guest.recv(4096):
-                pass
-        except OSError:
-            pass
+# How long a socket that says nothing is listened to: ZeroMQ waits for the rest of a greeting.
+_SILENCE_S = 0.3
 
 
 def _refused(text: str) -> int:
@@ -96,13 +67,13 @@ def test_pickles_make_no_object_wherever_they_are_thrown(tmp_path: Path) -> None
         consumer = _core.EncoderCacheConsumer(json.dumps(options))
         assert producer.save("h", data.shape, "float32", data)
         registry = producer.registry_url  # It is started by this.
-        sockets = list(_listening())
-        ports = {address[1] for family, _, address in sockets if family == socket.AF_INET}
+        doors = list(listening_doors())
+        ports = {door.address[1] for door in doors if door.family == socket.AF_INET}
         assert {sender.zmq_port, sender.rpc_port, int(registry.rsplit(":", 1)[1])} <= ports
-        assert socket.SOCK_SEQPACKET in {kind for _, kind, _ in sockets}
-        for family, kind, address in sockets:
+        assert socket.SOCK_SEQPACKET in {door.kind for door in doors}
+        for door in doors:
             for raw in (bomb, body):
-                _throw(family, kind, address, raw)
+                door.throw(raw, _SILENCE_S)
         before = _refused(sender.metrics_text())
         cleanup = b"cleanup_key" + b"\x81\xaarequest_id\xa5r@0_1"  # Of a peer of 0.30.
         sender.put(*pulls.EDGE, "r", b"safe")
