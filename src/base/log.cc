@@ -6,7 +6,9 @@
 #include <ctime>
 #include <string>
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include "base/text.h"
@@ -69,6 +71,16 @@ bool admit(RateSlot& slot, int64_t now, uint32_t& held_back) noexcept {
   return slot.lines.fetch_add(1) < kLinesPerWindow;
 }
 
+// Whether there is a stderr that takes a line at once. A program that has closed its own may have a
+// file in that place, as every one of ours closes on exec: no line goes there. One that nobody
+// reads any more, or not now, costs the line and no transfer.
+bool stderr_is_ready() noexcept {
+  const int flags = ::fcntl(STDERR_FILENO, F_GETFD);
+  if (flags < 0 || (flags & FD_CLOEXEC) != 0) return false;
+  pollfd item{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  return ::poll(&item, 1, 0) > 0 && item.revents == POLLOUT;
+}
+
 void write_line(LogLevel level, std::string_view what, std::string_view text) {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
@@ -83,20 +95,21 @@ void write_line(LogLevel level, std::string_view what, std::string_view text) {
   line += "] ";
   line += escape_control(text);
   line += '\n';
-  // One call, so that lines of several processes do not mix. A closed stderr is not our failure.
+  // One call, so that lines of several processes do not mix.
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 }  // namespace
 
 void log(LogLevel level, std::string_view what, std::string_view text) {
-  if (level >= LogLevel::kOff || !log_enabled(level)) return;
+  if (level >= LogLevel::kOff || !log_enabled(level) || !stderr_is_ready()) return;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   uint32_t held_back = 0;
   // +1: the zero of a fresh slot is then always in the past.
   const bool admitted = admit(slot_for(what), now.tv_sec + kWindowSeconds + 1, held_back);
-  if (held_back > 0) write_line(level, what, fmt::format("{} further lines were left out", held_back));
+  if (held_back > 0)
+    write_line(level, what, fmt::format("{} further lines were left out", held_back));
   if (admitted) write_line(level, what, text);
 }
 

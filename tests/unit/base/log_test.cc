@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <string>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,6 +63,42 @@ TEST_F(LogTest, ControlCharactersCannotForgeALine) {
   const std::string text = captured([] { log(LogLevel::kInfo, "peer\n", "a\nb\x1b[2Jc\x7f"); });
   EXPECT_EQ(lines(text), 1);
   EXPECT_NE(text.find("[peer\\n] a\\nb\\x1b[2Jc\\x7f\n"), std::string::npos);
+}
+
+// What a child leaves behind whose descriptor 2 is `fd`, with `flags`, and which logs until it is
+// ended.
+int logged_at(int fd, int flags) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);  // One that waits does not end by itself.
+    ::dup3(fd, STDERR_FILENO, flags);
+    for (int i = 0; i < 4000; ++i) log(LogLevel::kError, std::to_string(i), std::string(100, 'x'));
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return status;
+}
+
+TEST_F(LogTest, AFileThatTookThePlaceOfAClosedStderrIsNotWrittenTo) {
+  const int file = ::memfd_create("data", MFD_CLOEXEC);
+  EXPECT_EQ(logged_at(file, O_CLOEXEC), 0);
+  struct stat found = {};
+  ::fstat(file, &found);
+  EXPECT_EQ(found.st_size, 0);
+  EXPECT_EQ(logged_at(file, 0), 0);  // One that was put there is a stderr.
+  ::fstat(file, &found);
+  EXPECT_GT(found.st_size, 0);
+  ::close(file);
+}
+
+TEST_F(LogTest, APipeThatNobodyReadsHoldsUpNobody) {
+  int ends[2] = {};
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  EXPECT_EQ(logged_at(ends[1], 0), 0);  // Full after 64 KiB.
+  ::close(ends[0]);
+  EXPECT_EQ(logged_at(ends[1], 0), 0);  // No signal either.
+  ::close(ends[1]);
 }
 
 TEST_F(LogTest, AForkedChildCanLog) {
