@@ -29,6 +29,9 @@ set_target_properties(stagelink_datasystem_stub PROPERTIES
 add_library(stagelink_yuanrong_sdk MODULE ${PROJECT_SOURCE_DIR}/src/broker/sdk/plugin.cc)
 stagelink_plain_module(stagelink_yuanrong_sdk)
 target_link_libraries(stagelink_yuanrong_sdk PRIVATE stagelink_datasystem_stub)
+set(plugin_exports ${PROJECT_SOURCE_DIR}/src/broker/sdk/exports.map)
+target_link_options(stagelink_yuanrong_sdk PRIVATE -Wl,--version-script=${plugin_exports})
+set_property(TARGET stagelink_yuanrong_sdk APPEND PROPERTY LINK_DEPENDS ${plugin_exports})
 set_target_properties(stagelink_yuanrong_sdk PROPERTIES
   PREFIX "" OUTPUT_NAME stagelink-yuanrong-sdk SUFFIX .so
   LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR} SKIP_BUILD_RPATH ON

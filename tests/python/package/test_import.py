@@ -58,6 +58,17 @@ def test_the_module_exports_its_entry_point_and_nothing_else() -> None:
     assert [line.split()[-1] for line in text.splitlines()] == ["PyInit__core"]
 
 
+def test_the_plug_in_of_the_broker_exports_its_entry_point_and_nothing_else() -> None:
+    places = (Path(MODULE).parent, Path(MODULE).parents[2])  # Installed, or in a build folder.
+    found = [at for at in (place / "stagelink-yuanrong-sdk.so" for place in places) if at.exists()]
+    if not found:
+        pytest.skip("the plug-in was not built")
+    text = subprocess.run(
+        ["nm", "-D", "--defined-only", found[0]], capture_output=True, text=True, check=True
+    ).stdout
+    assert [line.split()[-1] for line in text.splitlines()] == ["stagelink_sdk_plugin"]
+
+
 def test_every_code_has_its_exception_and_every_exception_its_code() -> None:
     classes = {
         cls.code: cls.scope
