@@ -8,6 +8,7 @@
 #include <sys/eventfd.h>
 
 #include "base/log.h"
+#include "connector/zmq/port_shortage.h"
 
 namespace stagelink::zmq {
 namespace {
@@ -199,8 +200,12 @@ void Senders::push(Peer& peer) {
     if (outcome.reason() == Reason::kTimedOut) {
       // Not connected, or the peer does not read: those that are due have failed.
       if (!item.deadline.passed()) return;
-      std::string why = fmt::format("{} did not take the message in time", item.peer.to_string());
-      ended_.push_back({std::move(item), Status(Reason::kTimedOut, std::move(why))});
+      Status why = local_port_shortage(item.peer);
+      if (why.ok()) {
+        why = Status(Reason::kTimedOut,
+                     fmt::format("{} did not take the message in time", item.peer.to_string()));
+      }
+      ended_.push_back({std::move(item), std::move(why)});
     } else {
       ended_.push_back({std::move(item), outcome});
     }

@@ -12,6 +12,9 @@
 namespace stagelink::zmq {
 namespace {
 
+// A guest of a listener that does not say who it is by then leaves: each holds a descriptor.
+constexpr Duration kGreetingTime = std::chrono::seconds(2);
+
 // One frame, received and not yet copied.
 class ReceivedFrame {
  public:
@@ -240,6 +243,7 @@ Result<Router> Router::bind(std::shared_ptr<Context> context, const BindOptions&
   SL_ASSIGN(Endpoint endpoint, listen_address(options));
   SL_ASSIGN(Socket socket, create(std::move(context), ZMQ_ROUTER, limits, is_ipv6(endpoint.host)));
   Router router(std::move(socket), std::move(endpoint));
+  SL_TRY(router.set(ZMQ_HANDSHAKE_IVL, milliseconds(kGreetingTime)));
   // A reply to a peer that has gone, or does not read, fails instead of vanishing.
   SL_TRY(router.set(ZMQ_ROUTER_MANDATORY, 1));
   SL_TRY(router.show_keys(true));

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "connector/zmq/curve_keys.h"
+#include "connector/zmq/port_shortage.h"
 
 namespace stagelink::encoder_cache {
 namespace {
@@ -416,7 +417,9 @@ Deadline Pusher::send_all() {
     if (!status.ok()) {
       const std::string consumer = here->first;
       links_.erase(here);
-      lose(consumer, status);
+      const auto endpoint = consumer_endpoint(consumer);
+      const Status shortage = endpoint.ok() ? zmq::local_port_shortage(*endpoint) : Status();
+      lose(consumer, shortage.ok() ? status : shortage);
     } else {
       next = Deadline::earlier(next, link.late());
     }

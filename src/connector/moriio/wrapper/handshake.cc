@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "connector/zmq/port_shortage.h"
+
 namespace stagelink::moriio {
 namespace {
 
@@ -47,6 +49,7 @@ class Asker {
                     fmt::format("handshake with {}: {}", peer_.to_string(), failure_.message()));
     }
     if (!agent_ || !layers_) {
+      if (!asked_) SL_TRY(zmq::local_port_shortage(peer_));
       return Status(Reason::kConnectTimeout,
                     fmt::format("handshake with {}: no {} in time", peer_.to_string(),
                                 !asked_ ? "connection" : "answer"));

@@ -7,6 +7,7 @@
 
 #include "base/host_id.h"
 #include "connector/pull/messages/omni_messages.h"
+#include "connector/zmq/port_shortage.h"
 
 namespace stagelink::pull {
 namespace {
@@ -55,6 +56,7 @@ Result<std::shared_ptr<SenderLife>> SenderLife::meet(Home& home, const Endpoint&
   encode(HelloMessage{home.receiver}, hello);
   if (const Status sent = line->send(hello, answer_by); !sent.ok()) {
     if (sent.code() != Code::kTimedOut) return silent(sender, sent, home);
+    SL_TRY(zmq::local_port_shortage(sender));
     return silent(sender, Status(Reason::kConnectTimeout, "no connection in time"), home);
   }
   std::optional<MessageSpan> answer;
