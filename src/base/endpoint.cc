@@ -1,14 +1,17 @@
 #include "base/endpoint.h"
 
+#include <array>
 #include <charconv>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
 
 namespace stagelink {
 namespace {
 
 Status bad(std::string_view text, const char* why) {
-  return Status(Reason::kInvalidArgument,
-                "address \"" + std::string(text) + "\": " + why +
-                    "; write host:port or [ipv6]:port");
+  return Status(Reason::kInvalidArgument, "address \"" + std::string(text) + "\": " + why +
+                                              "; write host:port or [ipv6]:port");
 }
 
 }  // namespace
@@ -18,8 +21,19 @@ std::string Endpoint::to_string() const {
   return (brackets ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+// In any spelling that the system takes, such as "0", "0x0", "::0" and "::ffff:0.0.0.0".
 bool Endpoint::wildcard() const noexcept {
-  return host.empty() || host == "*" || host == "0.0.0.0" || host == "::";
+  if (host.empty() || host == "*") return true;
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  const std::string_view address = std::string_view(host).substr(0, host.find('%'));
+  if (address.size() >= text.size()) return false;
+  address.copy(text.data(), address.size());
+  in_addr ipv4 = {};
+  if (::inet_aton(text.data(), &ipv4) != 0) return ipv4.s_addr == INADDR_ANY;
+  in6_addr ipv6 = {};
+  if (::inet_pton(AF_INET6, text.data(), &ipv6) != 1) return false;
+  if (IN6_IS_ADDR_V4MAPPED(&ipv6)) return ipv6.s6_addr32[3] == INADDR_ANY;
+  return IN6_IS_ADDR_UNSPECIFIED(&ipv6);
 }
 
 Result<Endpoint> parse_endpoint(std::string_view text) {

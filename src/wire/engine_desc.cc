@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/bytes.h"
+#include "base/endpoint.h"
 #include "base/text.h"
 #include "wire/checked_blob.h"
 #include "wire/field_reader.h"
@@ -13,7 +14,7 @@ namespace stagelink::wire {
 namespace {
 
 // "host:port" with a port of 1..65535 and a host that one can connect to.
-bool is_reachable_address(std::string_view address) noexcept {
+bool is_reachable_address(std::string_view address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return false;
   const std::string_view host = address.substr(0, colon);
@@ -22,7 +23,8 @@ bool is_reachable_address(std::string_view address) noexcept {
   const auto end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, port);
   if (error != std::errc{} || stop != end || port == 0) return false;
-  return host != "0.0.0.0" && host != "[::]" && host != "::" && host != "*";
+  const bool brackets = host.starts_with('[') && host.ends_with(']');
+  return !Endpoint{std::string(brackets ? host.substr(1, host.size() - 2) : host), port}.wildcard();
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::vector<std::string> transports_of(const std::string& protocol) {
 }
 
 bool is_any_address(const std::string& host) {
-  return host.empty() || host == "auto" || host == "*" || host == "0.0.0.0" || host == "::";
+  return host == "auto" || Endpoint{host, 0}.wildcard();
 }
 
 Result<EngineOptions> engine_options(const PullOptions& options, bool has_plane) {

@@ -23,6 +23,13 @@ TEST_F(AddressTest, CanonicalFormsRoundTrip) {
   EXPECT_TRUE(must(parse_endpoint("*:5000")).wildcard());
   EXPECT_TRUE(must(parse_endpoint("[::]:5000")).wildcard());
   EXPECT_FALSE(must(parse_endpoint("[::1]:5000")).wildcard());
+  for (const char* const host :
+       {"0", "0x0", "0.0", "000.0.0.0", "::0", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "::%lo"}) {
+    EXPECT_TRUE((Endpoint{host, 1}.wildcard())) << host;
+  }
+  for (const char* const host : {"0.0.0.1", "1", "::ffff:127.0.0.1", "fe80::1%lo", "zero"}) {
+    EXPECT_FALSE((Endpoint{host, 1}.wildcard())) << host;
+  }
 }
 
 // T24.

@@ -4,14 +4,26 @@
 
 #include <fmt/format.h>
 
+#include "base/endpoint.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "connector/pull/metrics.h"
+#include "engine/bind_address.h"
 
 namespace stagelink::encoder_cache {
 namespace {
 
 constexpr Duration kUnpublishWait = std::chrono::milliseconds(200);
+
+// Where the producer listens, whatever its peers are told.
+Result<std::string> listening_host(const CacheOptions& options) {
+  if (options.host != "auto" && !Endpoint{options.host, 0}.wildcard()) return options.host;
+  EngineOptions engine;
+  engine.bind = "auto";
+  engine.interface = options.interface;
+  SL_ASSIGN(const Endpoint bound, engine::bind_address(engine));
+  return bound.host;
+}
 
 }  // namespace
 
@@ -32,14 +44,19 @@ Result<std::unique_ptr<Announcer>> Announcer::open(const CacheOptions& options,
     return announcer;
   }
   RegistryOptions registry;
-  registry.host = options.registry_host.empty() ? host : options.registry_host;
+  registry.host = options.registry_host;
+  if (registry.host.empty()) {
+    SL_ASSIGN(registry.host, listening_host(options));
+  }
   registry.port = options.registry_http_port;
   registry.secret_file = options.secret_file;
   registry.names.host = options.registry_host.empty() ? "host" : "registry_host";
   registry.names.port = "registry_http_port";
   SL_ASSIGN(auto server, RegistryServer::start(registry));
-  std::unique_ptr<Announcer> announcer(new Announcer(
-      fmt::format("http://{}", server->endpoint().to_string()), std::move(producer_zmq)));
+  Endpoint told = server->endpoint();
+  if (options.registry_host.empty() || told.wildcard()) told.host = host;
+  std::unique_ptr<Announcer> announcer(
+      new Announcer(fmt::format("http://{}", told.to_string()), std::move(producer_zmq)));
   announcer->server_ = std::move(server);
   log(LogLevel::kInfo, "encoder cache",
       fmt::format("EC Mooncake registry listening on {}", announcer->url_));
