@@ -87,6 +87,17 @@ void require_host_memory(nb::handle object) {
   if (nb::hasattr(object, "__cuda_array_interface__")) refuse_device(object, "cuda");
 }
 
+// torch conjugates and negates complex tensors when they are read, not where they lie.
+void require_plain_values(nb::handle tensor) {
+  for (const char* const flag : {"is_conj", "is_neg"}) {
+    if (!nb::hasattr(tensor, flag) || !nb::cast<bool>(tensor.attr(flag)())) continue;
+    refuse(Reason::kUnsupported,
+           fmt::format("{}: its values are not those in memory ({}() is true); pass "
+                       "tensor.resolve_conj().resolve_neg()",
+                       type_name_of(tensor), flag));
+  }
+}
+
 }  // namespace
 
 PythonMemory PythonMemory::of(nb::handle object) {
@@ -138,6 +149,7 @@ PythonMemory PythonMemory::of_buffer(nb::handle object) {
 }
 
 PythonMemory PythonMemory::of_tensor(nb::handle object) {
+  require_plain_values(object);
   Layout layout;
   layout.item_bytes = nb::cast<int64_t>(object.attr("element_size")());
   layout.shape = nb::cast<std::vector<int64_t>>(object.attr("shape"));

@@ -14,9 +14,9 @@
 #include "base/random.h"
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
+#include "bindings/convert/copied_memory.h"
 #include "bindings/convert/gil.h"
 #include "bindings/convert/index_array.h"
-#include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/objects/closed_at_exit.h"
 #include "connector/encoder_cache/consumer/fetcher.h"
@@ -108,8 +108,9 @@ nb::list fields_of(nb::handle object, const char* name, std::string_view all, si
 
 bool save(PyProducer& self, nb::handle name, nb::handle shape, nb::handle dtype, nb::handle data) {
   const std::string mm_hash = to_hash(name);
-  const PythonMemory memory = PythonMemory::of(data);
+  const PythonMemory memory = memory_in_order(data);
   const ec::EmbeddingInfo info{memory.bytes(), to_shape(shape), to_text(dtype, "dtype")};
+  require_element_type(data, info.dtype, "data");
   const auto* const begin = static_cast<const std::byte*>(memory.address());
   const Status status = without_gil([&] {
     return self->save(mm_hash, info, std::span(begin, memory.bytes()), ended_by_signals());
@@ -362,10 +363,9 @@ nb::list load(PyConsumer& self, nb::handle items, nb::handle timeout, nb::handle
     for (const nb::handle place : items_of(fields[1], "places")) {
       request.producers.push_back(place_of(place));
     }
-    memory.push_back(PythonMemory::of(fields[2]));
-    if (memory.back().read_only()) {
-      raise(Status(Reason::kReadOnly,
-                   fmt::format("{}: its memory cannot be written to", request.mm_hash)));
+    memory.push_back(writable_in_order(fields[2], request.mm_hash));
+    if (!request.producers.empty()) {
+      require_element_type(fields[2], request.producers.front().info.dtype, "memory");
     }
     request.into = {static_cast<std::byte*>(memory.back().address()), memory.back().bytes()};
     requests.push_back(std::move(request));

@@ -12,9 +12,9 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
+#include "bindings/convert/copied_memory.h"
 #include "bindings/convert/gil.h"
 #include "bindings/convert/index_array.h"
-#include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/kv/kv_objects.h"
 #include "bindings/serializer/fresh_memory.h"
@@ -54,7 +54,7 @@ KvPlan* make_kv_plan(nb::object layers, std::string_view request_id,
 }
 
 void write_kv_plan(const KvPlan& self, nb::handle target) {
-  const PythonMemory memory = PythonMemory::of(target);
+  const PythonMemory memory = memory_in_order(target);
   const auto out = writable(memory, "target");
   check(without_gil([&] { return self.plan.write(out); }));
 }
@@ -83,7 +83,7 @@ KvMerge* make_merge(nb::handle payloads, nb::handle routes, std::string_view req
                     uint32_t to_rank, uint64_t kv_heads) {
   auto out = std::make_unique<KvMerge>();
   for (const nb::handle payload : payloads) {
-    const PythonMemory memory = PythonMemory::of(payload);
+    const PythonMemory memory = memory_in_order(payload);
     const auto bytes = readable(memory);
     out->headers.push_back(unwrap(kv::decode_header(bytes, bytes.size(), request_id)));
   }
@@ -102,8 +102,8 @@ KvMerge* make_merge(nb::handle payloads, nb::handle routes, std::string_view req
 }
 
 void place(const KvMerge& self, size_t part, nb::handle payload, nb::handle target) {
-  const PythonMemory from = PythonMemory::of(payload);
-  const PythonMemory to = PythonMemory::of(target);
+  const PythonMemory from = memory_in_order(payload);
+  const PythonMemory to = memory_in_order(target);
   if (part >= self.headers.size()) {
     raise(Status(Reason::kOutOfBounds, fmt::format("payload {} of {}", part, self.headers.size())));
   }

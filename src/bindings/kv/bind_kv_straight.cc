@@ -13,8 +13,8 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
+#include "bindings/convert/copied_memory.h"
 #include "bindings/convert/gil.h"
-#include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/kv/kv_objects.h"
 #include "bindings/pull/pull_metadata.h"
@@ -80,7 +80,7 @@ nb::tuple claim_straight(nb::object connector, const std::vector<std::string>& k
 }
 
 void read_straight(PyStraightGet& self, nb::handle target, nb::handle timeout) {
-  const PythonMemory memory = PythonMemory::of(target);
+  const PythonMemory memory = memory_in_order(target);
   if (memory.read_only()) raise(Status(Reason::kReadOnly, "the target cannot be written to"));
   const std::span<std::byte> out(static_cast<std::byte*>(memory.address()), memory.bytes());
   const Duration limit = to_timeout(timeout, "timeout");

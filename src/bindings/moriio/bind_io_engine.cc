@@ -118,6 +118,13 @@ MemoryDesc register_tensor(PyIoEngine& self, nb::object tensor) {
     PyErr_SetString(PyExc_RuntimeError, "the tensor must be contiguous");
     throw nb::python_error();
   }
+  for (const char* const flag : {"is_conj", "is_neg"}) {
+    if (!nb::hasattr(tensor, flag) || !nb::cast<bool>(tensor.attr(flag)())) continue;
+    PyErr_SetString(PyExc_RuntimeError,
+                    "the tensor's values are not those in its memory: "
+                    "register tensor.resolve_conj().resolve_neg()");
+    throw nb::python_error();
+  }
   const nb::object device = tensor.attr("device");
   const auto type = nb::cast<std::string>(device.attr("type"));
   if (type != "cpu" && type != "cuda") {

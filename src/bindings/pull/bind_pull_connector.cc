@@ -13,8 +13,8 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
+#include "bindings/convert/copied_memory.h"
 #include "bindings/convert/gil.h"
-#include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/pull/pull_metadata.h"
 #include "bindings/pull/py_data_plane.h"
@@ -120,7 +120,7 @@ nb::tuple put_bytes(PyPullConnector& self, nb::handle name, nb::handle data, nb:
           without_gil([&] { return self.connector().put_piece(key, piece, terms); }));
     }
   }
-  const PythonMemory memory = PythonMemory::of(data);
+  const PythonMemory memory = memory_in_order(data);
   const std::span<const std::byte> bytes(static_cast<const std::byte*>(memory.address()),
                                          memory.bytes());
   return put_outcome(without_gil([&] { return self.connector().put(key, {&bytes, 1}, terms); }));

@@ -8,9 +8,9 @@
 
 #include "bindings/bind.h"
 #include "bindings/convert/convert.h"
+#include "bindings/convert/copied_memory.h"
 #include "bindings/convert/engine_arguments.h"
 #include "bindings/convert/gil.h"
-#include "bindings/convert/python_memory.h"
 #include "bindings/convert/status_error.h"
 #include "bindings/store/py_store.h"
 
@@ -77,7 +77,7 @@ PyWriter* create(PyStore& self, nb::handle key, nb::handle size, nb::handle time
 
 uint64_t put(PyStore& self, nb::handle key, nb::handle data, nb::handle timeout, nb::handle ttl) {
   const std::string name = to_key(key);
-  const PythonMemory memory = PythonMemory::of(data);
+  const PythonMemory memory = memory_in_order(data);
   const std::span bytes(static_cast<const std::byte*>(memory.address()), memory.bytes());
   const PutOptions options = put_options(timeout, ttl);
   return unwrap_or_signal(without_gil([&] { return self.store().put(name, bytes, options); }));
@@ -142,7 +142,7 @@ void bind_writer(nb::module_& m) {
       .def(
           "append",
           [](PyWriter& self, nb::handle data) {
-            const PythonMemory memory = PythonMemory::of(data);
+            const PythonMemory memory = memory_in_order(data);
             const std::span bytes(static_cast<const std::byte*>(memory.address()), memory.bytes());
             ObjectWriter& writer = self.writer();
             check(without_gil([&] { return writer.append(bytes); }));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import stagelink as sl
 from stagelink import _core
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -50,6 +52,39 @@ def test_options_are_refused_by_name() -> None:
         _core.EncoderCacheFetcher(extra(), 1)
     with pytest.raises(Exception, match="mooncake_protocol"):
         _core.EncoderCacheProducer(extra(mooncake_protocol="smoke"))
+
+
+def test_memory_of_another_type_or_order_is_refused_and_bytes_are_not() -> None:
+    producer = _core.EncoderCacheProducer(extra())
+    data = embedding(2)
+    big_endian, other_order = data.astype(">f4"), np.asfortranarray(data)
+    for wrong in (data.astype(np.int32), big_endian, other_order, memoryview(data).cast("B")[::2]):
+        with pytest.raises(sl.InvalidArgument):
+            producer.save("h", SHAPE, "float32", wrong)
+    assert producer.save("h", SHAPE, "float32", data.view(np.uint8))
+    place = (data.nbytes, SHAPE, "float32", producer.producer_zmq, 0)
+    consumer = _core.EncoderCacheConsumer(extra())
+    for into in (np.zeros(SHAPE, np.int32), np.zeros_like(big_endian), np.zeros_like(other_order)):
+        with pytest.raises(sl.InvalidArgument):
+            consumer.load([("h", [place], into)])
+        assert not into.any()
+    raw = bytearray(data.nbytes)
+    assert consumer.load([("h", [place], raw)]) == [None] and bytes(raw) == data.tobytes()
+    consumer.close()
+    producer.close()
+
+
+def test_a_producer_is_told_of_by_its_advertised_address_and_listens_at_its_own() -> None:
+    for more in ({}, {"registry_host": "0.0.0.0"}):
+        one = _core.EncoderCacheProducer(extra(advertise_host="10.9.8.7", **more))
+        assert one.producer_zmq.startswith("tcp://10.9.8.7:")
+        assert one.registry_url.startswith("http://10.9.8.7:")
+        at = ("127.0.0.1", int(one.registry_url.rsplit(":", 1)[1]))
+        socket.create_connection(at, timeout=10).close()
+        one.close()
+    for wildcard in ("0", "::0", "0x0", "::ffff:0.0.0.0"):
+        with pytest.raises(sl.InvalidArgument, match="wildcard"):
+            _core.EncoderCacheProducer(extra(advertise_host=wildcard))
 
 
 def test_only_who_holds_the_secret_is_served(tmp_path: Path) -> None:
