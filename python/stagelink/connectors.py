@@ -17,7 +17,6 @@ vLLM-Omni need not be installed; ``stagelink.vllm_omni`` gives these classes to 
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -34,6 +33,7 @@ from .omni_config import (
 )
 from .pull import ConnectorClosed, YuanrongTransferEngineConnector, arguments
 from .pull.contract import OmniConnector
+from .pull.log_limit import quiet_logger
 from .pull.shared import OPTIONS_OF_EDGE
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
     "load_omni_transfer_config",
 ]
 
-logger = logging.getLogger(__name__)
+logger = quiet_logger(__name__)
 
 # Failures of the connection rather than of the object.
 _TRANSPORT_CODES = frozenset({"unreachable", "peer_lost", "incompatible", "busy"})
@@ -120,9 +120,9 @@ class YuanrongConnector(OmniConnector):
         except (
             TypeError,
             ValueError,
-            NotImplementedError,
-            RecursionError,
+            RuntimeError,  # Of a payload that does not tell its layout, or nests too deep.
             OverflowError,
+            BufferError,
             Error,
         ) as error:
             from_shown, to_shown, key_shown = map(arguments.shown, edge)

@@ -8,19 +8,19 @@ the package is not installed.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
 
 import stagelink as sl
 
+from ..pull.log_limit import quiet_logger
 from .addressed import AddressedEngine
 from .stand_in import stand_in
 
 __all__ = ["TransferEngine", "enable"]
 
-_logger = logging.getLogger(__name__)
+_logger = quiet_logger(__name__)
 
 _FAILED = -1
 
@@ -101,11 +101,12 @@ class TransferEngine:
         lengths: Sequence[int],
     ) -> int:
         """Write ranges of the peer at ``host:port`` and wait for all of them."""
-        if not _go_together(buffers, peer_buffer_addresses, lengths):
-            return _FAILED
-        return self._do(
-            lambda engine: engine.write(target_hostname, buffers, peer_buffer_addresses, lengths)
-        )
+
+        def write(engine: AddressedEngine) -> None:
+            _go_together(buffers, peer_buffer_addresses, lengths)
+            engine.write(target_hostname, buffers, peer_buffer_addresses, lengths)
+
+        return self._do(write)
 
     def batch_transfer_sync_read(
         self,
@@ -115,11 +116,12 @@ class TransferEngine:
         lengths: Sequence[int],
     ) -> int:
         """Read ranges of the peer at ``host:port`` and wait for all of them."""
-        if not _go_together(buffers, peer_buffer_addresses, lengths):
-            return _FAILED
-        return self._do(
-            lambda engine: engine.read(target_hostname, buffers, peer_buffer_addresses, lengths)
-        )
+
+        def read(engine: AddressedEngine) -> None:
+            _go_together(buffers, peer_buffer_addresses, lengths)
+            engine.read(target_hostname, buffers, peer_buffer_addresses, lengths)
+
+        return self._do(read)
 
     def close(self) -> None:
         """End what runs and give everything back. Ours alone; also when the object goes."""
@@ -159,14 +161,11 @@ def _with_port(hostname: str) -> str:
     return hostname if ":" in hostname else f"{hostname}:0"
 
 
-def _go_together(buffers: Sequence[int], addresses: Sequence[int], lengths: Sequence[int]) -> bool:
+def _go_together(buffers: Sequence[int], addresses: Sequence[int], lengths: Sequence[int]) -> None:
     if not len(buffers) == len(addresses) == len(lengths):
-        _logger.error("buffers, addresses and lengths differ in number")
-        return False
-    if not lengths or min(lengths) <= 0:
-        _logger.error("there must be a range, and each of a length above 0")
-        return False
-    return True
+        raise sl.InvalidArgument("buffers, addresses and lengths differ in number")
+    if len(lengths) == 0 or min(lengths) <= 0:
+        raise sl.InvalidArgument("there must be a range, and each of a length above 0")
 
 
 def _code_of(work: Callable[[], None]) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import sys
 from types import ModuleType
 
+from ..pull.log_limit import quiet_logger
+
 __all__ = ["stand_in"]
 
-_logger = logging.getLogger(__name__)
+_logger = quiet_logger(__name__)
 
 
 def stand_in(here: ModuleType, package: str, name: str) -> bool:

@@ -8,7 +8,6 @@ find it where the package is not installed.
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,12 +15,13 @@ from enum import IntEnum
 
 import stagelink as sl
 
+from ..pull.log_limit import quiet_logger
 from .addressed import AddressedEngine
 from .stand_in import stand_in
 
 __all__ = ["ErrorCode", "Result", "TransferEngine", "enable"]
 
-_logger = logging.getLogger(__name__)
+_logger = quiet_logger(__name__)
 
 # Protocols of the original, which leave the choice to the engine, and ours.
 _TRANSPORTS: dict[str, list[str] | None] = {
@@ -143,13 +143,15 @@ class TransferEngine:
         lengths: Sequence[int],
     ) -> Result:
         """Read ranges of one peer and wait for all of them."""
-        if not len(buffers) == len(peer_buffer_addresses) == len(lengths):
-            return Result(ErrorCode.kInvalid, "buffers, addresses and lengths differ in number")
-        if not lengths or min(lengths) <= 0:
-            return Result(ErrorCode.kInvalid, "there must be a range, and each of a length above 0")
-        return self._do(
-            lambda engine: engine.read(target_hostname, buffers, peer_buffer_addresses, lengths)
-        )
+
+        def read(engine: AddressedEngine) -> None:
+            if not len(buffers) == len(peer_buffer_addresses) == len(lengths):
+                raise sl.InvalidArgument("buffers, addresses and lengths differ in number")
+            if len(lengths) == 0 or min(lengths) <= 0:
+                raise sl.InvalidArgument("there must be a range, and each of a length above 0")
+            engine.read(target_hostname, buffers, peer_buffer_addresses, lengths)
+
+        return self._do(read)
 
     def finalize(self) -> Result:
         """End what runs and give everything back. May be called again."""

@@ -6,11 +6,16 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from ..errors import InvalidArgument
 from ..pull import arguments
 
-__all__ = ["CacheMemory", "check_device"]
+__all__ = ["CacheMemory", "check_device", "check_dtype"]
 
 _ALIGN = 64
+# What a host may say that names a type of elements; "auto" and "fp8" do not.
+_TYPES = frozenset(
+    "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 uint8 int8 int16 int32".split()
+)
 
 
 class CacheMemory:
@@ -68,3 +73,15 @@ def check_device(name: str, device: Any) -> None:
             torch.device(device)
     except (TypeError, RuntimeError):
         arguments.refuse(name, device, "a device of torch")
+
+
+def check_dtype(layers: Sequence[Any], said: str) -> None:
+    """Raise ``InvalidArgument`` where tensors are of another type than is said of them."""
+    name = said.removeprefix("torch.")
+    if name not in _TYPES:
+        return
+    for at, layer in enumerate(layers):
+        for tensor in layer if isinstance(layer, tuple | list) else (layer,):
+            own = str(getattr(tensor, "dtype", name)).removeprefix("torch.")
+            if own != name:
+                raise InvalidArgument(f"cache_dtype = {said!r}: layer {at} is {own}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import OrderedDict
@@ -10,9 +9,11 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from ..pull.log_limit import quiet_logger
+
 __all__ = ["KvGets"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = quiet_logger("stagelink.kv")
 
 _Metadata = Mapping[str, Any] | None
 _Result = tuple[Any, int]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Sequence
 from typing import Any
 
 from .. import _core
 from ..errors import Busy, InvalidArgument
+from ..pull.log_limit import quiet_logger
 
 __all__ = ["RegisteredCaches"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = quiet_logger("stagelink.kv")
 
 # Payloads for which this is no way, while a copy is one.
 _COPY_INSTEAD = frozenset({"too_many_ranges", "out_of_bounds"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,8 @@ from ..errors import InvalidArgument
 from ..omni_config import ConnectorSpec, resolve_connector_spec
 from ..pull import arguments
 from ..pull.contract import Closing
-from .arrays import check_device
+from ..pull.log_limit import quiet_logger
+from .arrays import check_device, check_dtype
 from .config import KvTransferConfig
 from .counters import KvCounters
 from .device import event_of
@@ -26,7 +26,7 @@ from .sender import KvSender, SendJob
 
 __all__ = ["KvTransferManager"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = quiet_logger("stagelink.kv")
 
 _RANK_STRIDE = 16
 
@@ -108,7 +108,7 @@ class KvTransferManager(RequestCaches, Closing):
             return list(finished_reqs)
         finished = arguments.mapping("finished_reqs", finished_reqs)
         if finished:
-            arguments.sequence("kv_caches", kv_caches)
+            check_dtype(arguments.sequence("kv_caches", kv_caches), str(cache_dtype))
             block_size = arguments.integer("block_size", block_size, 1, 2**31 - 1)
         event = event_of(kv_caches) if finished else None
         jobs = []

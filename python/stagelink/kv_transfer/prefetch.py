@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from ..pull.log_limit import quiet_logger
+
 __all__ = ["KvPrefetcher"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = quiet_logger("stagelink.kv")
 
 _Fetched = tuple[dict[str, Any] | None, int]
 _Receive = Callable[[str, Any, Mapping[str, Any] | None], _Fetched]

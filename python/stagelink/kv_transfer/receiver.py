@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _core
 from ..errors import Corrupt, Error, Incompatible
+from ..pull.log_limit import quiet_logger
 from .arrays import CacheMemory
 from .config import KvTransferConfig
 from .counters import KvCounters
@@ -19,7 +19,7 @@ from .straight import ReadCache, StraightGets
 
 __all__ = ["KvReceiver"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = quiet_logger("stagelink.kv")
 
 _Cache = dict[str, Any]
 

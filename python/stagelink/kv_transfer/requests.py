@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +10,7 @@ from ..pull.log_limit import limited
 
 __all__ = ["RequestCaches"]
 
-logger = limited(logging.getLogger("stagelink.kv"))
+logger = limited("stagelink.kv")
 
 # (request id, ids of its companions, manager, device) -> what goes to the sampling parameters.
 Collect = Callable[[str, Any, Any, Any], dict[str, Any] | None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import queue
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from .. import _core
 from ..errors import Error, InvalidArgument, InvalidState
 from ..pull import arguments
+from ..pull.log_limit import quiet_logger
 from .config import KvTransferConfig
 from .counters import KvCounters
 from .device import blocks_on_host, is_on_device
@@ -21,7 +21,7 @@ from .in_place import RegisteredCaches
 
 __all__ = ["KvSender", "SendJob"]
 
-logger = logging.getLogger("stagelink.kv")
+logger = quiet_logger("stagelink.kv")
 
 _ATTEMPTS = 3
 _FIRST_PAUSE = 0.1  # Doubled after each attempt.

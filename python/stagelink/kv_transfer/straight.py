@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import Error
+from ..pull.log_limit import quiet_logger
 from .arrays import CacheMemory
 
 __all__ = ["ReadCache", "StraightGets"]
@@ -19,7 +19,7 @@ _FIRST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.05
 # Failures after which the same payloads may be had a moment later.
 _PASSING = frozenset({"timed_out", "busy", "no_space", "superseded", "unreachable", "peer_lost"})
-_logger = logging.getLogger("stagelink.pull")
+_logger = quiet_logger("stagelink.pull")
 
 
 @dataclass

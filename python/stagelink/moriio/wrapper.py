@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import logging
 import pathlib
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _core, errors
+from ..pull.log_limit import quiet_logger
 from .data import (
     HandshakeError,
     MoRIIOError,
@@ -23,7 +23,7 @@ from .data import (
 )
 from .views import Allocations, Inbox
 
-logger = logging.getLogger("stagelink.moriio")
+logger = quiet_logger("stagelink.moriio")
 
 DEFAULT_TRANSFER_TIMEOUT = 30.0
 _POLL_SECONDS = 0.001  # Of statuses that cannot be waited for.

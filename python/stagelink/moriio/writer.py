@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -11,9 +10,10 @@ from typing import Any
 from weakref import ref
 
 from .. import _core, errors
+from ..pull.log_limit import quiet_logger
 from .data import get_port_offset
 
-logger = logging.getLogger("stagelink.moriio")
+logger = quiet_logger("stagelink.moriio")
 
 DEFAULT_DEFER_TIMEOUT = 60.0
 

@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import json
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +12,7 @@ from aiohttp import web
 
 from stagelink import __version__
 
+from ..pull.log_limit import quiet_logger
 from .errors import ProxyError
 from .generation.failures import reason_of
 from .generation.generate import Exchange, Generate
@@ -21,7 +21,7 @@ from .metrics import Metrics
 from .options import Options
 from .servers.table import NoServer, Role, ServerPool
 
-log = logging.getLogger("stagelink.proxy")
+log = quiet_logger("stagelink.proxy")
 
 _OPEN_PATHS = {"/health", "/healthz", "/metrics"}
 _GENERATE_PATHS = ("/v1/completions", "/v1/chat/completions")

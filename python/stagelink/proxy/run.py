@@ -1,13 +1,13 @@
 """One proxy from its options to its end."""
 
 import asyncio
-import logging
 import signal
 from collections.abc import Sequence
 
 import zmq
 from aiohttp import web
 
+from ..pull.log_limit import quiet_logger
 from . import logs
 from .addresses import (
     DEFAULT_HANDSHAKE_PORT,
@@ -23,7 +23,7 @@ from .servers.discovery import Discovery
 from .servers.messages import ZmqAddress
 from .servers.table import Role, Server, ServerPool
 
-log = logging.getLogger("stagelink.proxy")
+log = quiet_logger("stagelink.proxy")
 
 
 def _server(role: Role, option: ServerOption) -> Server:

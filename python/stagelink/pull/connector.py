@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import sys
 import time
@@ -32,7 +31,7 @@ _NO_FORM = (
     TypeError,
     ValueError,
     NotImplementedError,
-    RecursionError,
+    RuntimeError,  # Of a payload that does not tell its layout, or nests too deep.
     OverflowError,
     BufferError,
     Error,
@@ -58,7 +57,7 @@ class YuanrongTransferEngineConnector(OmniConnector):
 
     supports_raw_data = True
     _SEPARATOR = "@"
-    _logger = limited(logging.getLogger("stagelink.pull"))
+    _logger = limited("stagelink.pull")
 
     def __init__(
         self,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
 
@@ -47,8 +49,9 @@ class OmniConnector(Closing):
     supports_raw_data: ClassVar[bool] = False
     _SEPARATOR: ClassVar[str] = ":"  # Between an id and its edge.
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, at_exit: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not at_exit():  # The core has closed itself by then.
+            self.close()
 
     def abandon_get(self, get_key: str) -> None:
         """Do nothing: a get that has returned has left nothing behind."""

@@ -1,17 +1,40 @@
-"""Logs that a flood of failures does not fill."""
+"""Logs that a flood of failures does not fill, and whose own faults fail nothing."""
 
 from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["LINES_OF_CALL", "LineLimit", "limited"]
+__all__ = ["LINES_OF_CALL", "LineLimit", "QuietLogger", "limited", "quiet_logger"]
+
+if TYPE_CHECKING:
+    _Adapter = logging.LoggerAdapter[logging.Logger]
+else:
+    _Adapter = logging.LoggerAdapter
 
 # Lines for the failures of one call that have one reason, as in C++.
 LINES_OF_CALL = 5
 _LINES = 20
 _SECONDS = 10.0
 _FORMS = 256
+
+
+class QuietLogger(_Adapter):
+    """A logger that never raises: a handler or a filter of the host that does fails no transfer."""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        """Write a line, if it can be."""
+        kwargs["stacklevel"] = kwargs.get("stacklevel", 1) + 1  # The line is our caller's.
+        try:
+            super().log(level, msg, *args, **kwargs)
+        except Exception:  # noqa: BLE001, S110 - there is no log to say it in.
+            pass
+
+
+def quiet_logger(name: str) -> QuietLogger:
+    """Return the logger of that name."""
+    return QuietLogger(logging.getLogger(name), {})
 
 
 class LineLimit(logging.Filter):
@@ -48,8 +71,9 @@ class LineLimit(logging.Filter):
         return lines < _LINES
 
 
-def limited(logger: logging.Logger) -> logging.Logger:
-    """Return the logger, with a limit if it had none."""
-    if not any(isinstance(known, LineLimit) for known in logger.filters):
-        logger.addFilter(LineLimit())
-    return logger
+def limited(name: str) -> QuietLogger:
+    """Return the logger of that name, with a limit if it had none."""
+    found = quiet_logger(name)
+    if not any(isinstance(known, LineLimit) for known in found.logger.filters):
+        found.logger.addFilter(LineLimit())
+    return found

@@ -10,17 +10,17 @@ cache.
 from __future__ import annotations
 
 import enum
-import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from ..pull.log_limit import quiet_logger
 from .groups import Group, destination_spans, match, remote_spans
 from .orders import Orders, Peer, ReadOrder, ReceiveOrder, ReleaseOrder
 from .params import TransferParams
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+logger = quiet_logger("vllm.stagelink.moriio")
 
 
 class Phase(enum.Enum):

@@ -23,11 +23,15 @@ def describe(
     where TP does, and the plan of each layer checks them."""
     model = vllm_config.model_config
     first = next(iter(caches.values()))
+    dtype = str(first.dtype).removeprefix("torch.")
     sizes = sorted({group.kv_cache_spec.block_size for group in kv_cache_config.transfer_groups})
     on_cpu = first.device.type == "cpu"
     return {
         "model": model.model if not is_path(model.model) else architecture(vllm_config),
-        "dtype": str(first.dtype).removeprefix("torch."),
+        "revision": str(model.revision or "default"),
+        "quantization": str(model.quantization or "none"),
+        "dtype": dtype,
+        "cache_format": cache_format(str(vllm_config.cache_config.cache_dtype), dtype),
         "block_size": ",".join(map(str, sizes)),
         "layout": str(kv_cache_config.kv_cache_layout or "default"),
         "attn_backend": attention_backends(vllm_config, list(caches)),
@@ -36,8 +40,25 @@ def describe(
         "head_dim": str(model.get_head_size()),
         "layers": str(len(caches)),
         "tp_size": str(tp_size),
-        "speculative": "yes" if vllm_config.speculative_config else "no",
+        "speculative": speculation(vllm_config),
     }
+
+
+def cache_format(said: str, dtype: str) -> str:
+    """What the elements mean: quantized caches of any kind are tensors of bytes."""
+    if dtype not in ("uint8", "int8"):
+        return dtype
+    return "fp8_e4m3" if said == "fp8" else said
+
+
+def speculation(vllm_config: VllmConfig) -> str:
+    """How tokens are guessed: caches hold the layers of a draft model too."""
+    config = vllm_config.speculative_config
+    if config is None:
+        return "no"
+    draft = str(getattr(config, "model", None) or "")
+    name = "" if is_path(draft) else draft
+    return f"{config.method}/{config.num_speculative_tokens}/{name}"
 
 
 def is_path(model: str) -> bool:

@@ -6,16 +6,17 @@ its own while one is under way; whoever needs the peer meanwhile is called when 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..pull.log_limit import quiet_logger
+
 if TYPE_CHECKING:
     from .._core import ConnectorRank
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+logger = quiet_logger("vllm.stagelink.moriio")
 
 MAX_HANDSHAKES = 64  # Under way at a time, each for one peer's ranks.
 

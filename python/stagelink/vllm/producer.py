@@ -7,18 +7,18 @@ the last chunk of the prompt; a finished request's blocks stay until the writes 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..pull.log_limit import quiet_logger
 from .consumer import peer_of
 from .groups import Group, Span, source_spans
 from .orders import FinishOrder, OfferOrder, Orders, WriteOrder
 from .params import TransferParams
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+logger = quiet_logger("vllm.stagelink.moriio")
 
 
 @dataclass

@@ -6,7 +6,6 @@ leases of offered blocks, and loads that must be told off when they take too lon
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from .._core import (
     PeerAddress,
 )
 from ..errors import NotFound
+from ..pull.log_limit import quiet_logger
 from .caches.layers import layers_of
 from .groups import Pairs
 from .links import Failure, Links
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+logger = quiet_logger("vllm.stagelink.moriio")
 
 TRANSPORTS = {"shm": ["shm"], "cma": ["cma"], "unix": ["unix"], "tcp": ["tcp"], "rdma": ["ucx"]}
 

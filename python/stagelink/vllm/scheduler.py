@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.utils.network_utils import get_ip
 from vllm.v1.request import RequestStatus
 
+from ..pull.log_limit import quiet_logger
 from .consumer import ConsumerOptions, ConsumerTable
 from .orders import Orders
 from .params import ParamsError, TransferParams, parse
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+logger = quiet_logger("vllm.stagelink.moriio")
 
 GOOD_ENDS = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
 

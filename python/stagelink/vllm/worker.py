@@ -7,7 +7,6 @@ preempted blocks are reused.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
 from vllm.utils.network_utils import get_ip
 
+from ..pull.log_limit import quiet_logger
 from .caches.memory import CacheAllocation, Placement, place
 from .fingerprint import describe
 from .groups import Span
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..heartbeat import HeartbeatSender
     from .scheduler import StepOrders
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+logger = quiet_logger("vllm.stagelink.moriio")
 
 IDLE_WAIT = 0.001  # Of a step that has nothing to compute, for a transfer to end.
 

@@ -6,6 +6,7 @@ from vllm_omni.distributed.omni_connectors.connectors.base import OmniConnectorB
 from vllm_omni.distributed.omni_connectors.utils.logging import get_connector_logger
 
 from stagelink import connectors
+from stagelink.pull.log_limit import QuietLogger
 
 __all__ = ["YuanrongConnector", "YuanrongTransferEngineConnector"]
 
@@ -19,4 +20,4 @@ class YuanrongTransferEngineConnector(
 ):
     """:class:`stagelink.connectors.YuanrongTransferEngineConnector`, in the host's log."""
 
-    _logger = get_connector_logger("vllm_omni.stagelink.pull")
+    _logger = QuietLogger(get_connector_logger("vllm_omni.stagelink.pull"), {})

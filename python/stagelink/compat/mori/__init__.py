@@ -4,16 +4,16 @@
 """
 
 import importlib.util
-import logging
 import sys
 
 from stagelink import __version__
 
+from ...pull.log_limit import quiet_logger
 from . import io
 
 __all__ = ["__version__", "enable", "io"]
 
-_logger = logging.getLogger(__name__)
+_logger = quiet_logger(__name__)
 
 
 def enable(replace: bool = False) -> bool:

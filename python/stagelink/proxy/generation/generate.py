@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import re
 import uuid
 from collections.abc import AsyncIterator
@@ -12,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from ...pull.log_limit import quiet_logger
 from ..errors import ProxyError
 from ..metrics import Metrics
 from ..options import Options
@@ -20,7 +20,7 @@ from .failures import LegFailure
 from .relay import Call, Relay
 from .siblings import StreamMerger, merge_answers, split_request
 
-log = logging.getLogger("stagelink.proxy")
+log = quiet_logger("stagelink.proxy")
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 # Events that wait for a client that takes several choices at once.

@@ -8,13 +8,13 @@ Invariants:
 
 import asyncio
 import json
-import logging
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import aiohttp
 
+from ...pull.log_limit import quiet_logger
 from ..errors import ProxyError
 from ..metrics import Metrics
 from ..options import Options
@@ -23,7 +23,7 @@ from .answer import Answer, stop
 from .failures import LegFailure, reason_of
 from .legs import Route, decode_body, headers, prefill_body
 
-log = logging.getLogger("stagelink.proxy")
+log = quiet_logger("stagelink.proxy")
 
 
 @dataclass(frozen=True)

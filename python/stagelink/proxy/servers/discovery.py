@@ -2,19 +2,19 @@
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Sequence
 
 import zmq
 import zmq.asyncio
 
+from ...pull.log_limit import quiet_logger
 from ..addresses import join_host_port, split_host_port
 from ..metrics import Metrics
 from ..options import Network
 from .messages import MAX_HEARTBEAT_BYTES, Heartbeat, decode_heartbeat, parse_zmq_address
 from .table import Role, Server, ServerPool
 
-log = logging.getLogger("stagelink.proxy")
+log = quiet_logger("stagelink.proxy")
 
 # Heartbeats that wait to be read, from one sender; more are dropped, others come in 3 s.
 _WAITING = 64

@@ -9,14 +9,15 @@ it is, and peers reach it by the kernel's copies or a socket. What was done is l
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-logger = logging.getLogger("vllm.stagelink.moriio")
+from ...pull.log_limit import quiet_logger
+
+logger = quiet_logger("vllm.stagelink.moriio")
 
 # Allocates that many bytes, zeroed and page aligned, as a writable buffer that keeps itself alive.
 Allocate = Callable[[int], memoryview]

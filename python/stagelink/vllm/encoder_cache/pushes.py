@@ -7,10 +7,10 @@ place, unless it names another one's hash.
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import TYPE_CHECKING, Any
 
+from ...pull.log_limit import quiet_logger
 from .metadata import ECMooncakePushSpec
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.request import Request
 
-logger = logging.getLogger("vllm.stagelink.encoder_cache")
+logger = quiet_logger("vllm.stagelink.encoder_cache")
 
 
 def params_of(request: Request) -> Mapping[str, Any]:

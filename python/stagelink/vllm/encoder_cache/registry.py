@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from ..._core import EncoderCacheRegistry
+from ...pull.log_limit import quiet_logger
 
 __all__ = ["ECMooncakeRegistryServer"]
 
-logger = logging.getLogger("vllm.stagelink.encoder_cache")
+logger = quiet_logger("vllm.stagelink.encoder_cache")
 
 
 class ECMooncakeRegistryServer:

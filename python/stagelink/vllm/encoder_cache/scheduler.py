@@ -6,11 +6,11 @@ request waits only while that is under way; what cannot be had is encoded here.
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ..._core import EncoderCacheFetcher
+from ...pull.log_limit import quiet_logger
 from .metadata import ECMooncakeConnectorMetadata, ECMooncakeLoadSpec, ECMooncakeWorkerMetadata
 from .pushes import PushPlanner, transfer_of
 from .settings import CacheSettings
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import ECConnectorOutput
     from vllm.v1.request import Request
 
-logger = logging.getLogger("vllm.stagelink.encoder_cache")
+logger = quiet_logger("vllm.stagelink.encoder_cache")
 
 UNDER_WAY = ("looking", "expected", "loading")
 

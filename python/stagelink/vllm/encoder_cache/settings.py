@@ -76,4 +76,8 @@ def identity_of(vllm_config: VllmConfig) -> str:
     model = vllm_config.model_config
     name = architecture(vllm_config) if is_path(model.model) else model.model
     dtype = str(model.dtype).removeprefix("torch.")
-    return f"model {name}, dtype {dtype}, width {model.get_hidden_size()}, vLLM {vllm.__version__}"
+    return (
+        f"model {name}, revision {model.revision or 'default'}, "
+        f"quantization {model.quantization or 'none'}, dtype {dtype}, "
+        f"width {model.get_hidden_size()}, vLLM {vllm.__version__}"
+    )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..._core import EncoderCacheConsumer, EncoderCacheProducer
+from ...pull.log_limit import quiet_logger
 from .metadata import ECMooncakeConnectorMetadata, ECMooncakeLoadSpec, ECMooncakeWorkerMetadata
 from .settings import CacheSettings
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
-logger = logging.getLogger("vllm.stagelink.encoder_cache")
+logger = quiet_logger("vllm.stagelink.encoder_cache")
 
 
 def is_first_rank() -> bool:

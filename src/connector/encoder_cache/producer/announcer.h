@@ -17,8 +17,8 @@ namespace stagelink::encoder_cache {
 // Thread-safety: all methods may run at the same time.
 class Announcer {
  public:
-  // `host`: what peers are told. An own registry listens where the producer does, unless the options
-  // say, and is never told to be at a wildcard. Errors: those of RegistryServer::start and
+  // `host`: what peers are told. An own registry listens where the producer does, unless the
+  // options say, and is never told to be at a wildcard. Errors: those of RegistryServer::start and
   // RegistryPublisher::start.
   static Result<std::unique_ptr<Announcer>> open(const CacheOptions& options,
                                                  std::string producer_zmq, const std::string& host);

@@ -66,6 +66,10 @@ def test_what_is_wrong_is_an_answer_and_never_raised(
     assert source.batch_transfer_sync_write(session, [], [], []) != 0
     assert source.batch_transfer_sync_write(session, [at], [at], [1, 2]) != 0
     assert source.batch_transfer_sync_write("127.0.0.1:1", [at], [at], [16]) != 0
+    arrays = np.array([at, at]), np.array([at, at]), np.array([16, 0])
+    assert source.batch_transfer_sync_write(session, *arrays) != 0
+    assert source.batch_transfer_sync_read(session, [at], [at], [None]) != 0  # type: ignore[list-item]
+    assert source.batch_transfer_sync_read(session, None, None, None) != 0  # type: ignore[arg-type]
     assert not memory.any()
 
 

@@ -103,6 +103,15 @@ def test_blocks_are_given_back_when_they_have_been_put_and_not_before() -> None:
         assert data["metadata"]["seq_len"] == 7 and data["request_id"] == "a"
 
 
+def test_a_declared_type_that_the_tensors_do_not_have_is_refused() -> None:
+    with KvTransferManager(config("sender"), connector=Shelf()) as one:
+        for said in ("float16", "torch.bfloat16"):
+            with pytest.raises(sl.InvalidArgument, match="layer 0 is int16"):
+                one.handle_finished_requests_kv_transfer({"a": REQUEST}, [LAYER], 4, said)
+        one.handle_finished_requests_kv_transfer({"a": REQUEST}, [LAYER], 4, "auto")
+        assert soon(lambda: hand_over(one)) == ["a"]
+
+
 def test_what_was_not_put_is_reported_key_by_key_and_never_acknowledged() -> None:
     shelf = Shelf()
     shelf.refuse = lambda key: key.endswith("_1")

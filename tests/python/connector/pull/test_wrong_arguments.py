@@ -283,7 +283,9 @@ def test_a_request_that_cannot_be_sent_fails_and_the_others_are_sent(
     good = {"block_ids": [1], "seq_len": 16}
     sender = ends.kv_sender
     done = _send(
-        ends, {"bad": data, HALF: good, 5: good, "good": good}, [np.zeros((2, 4, 16, 1, 8))]
+        ends,
+        {"bad": data, HALF: good, 5: good, "good": good},
+        [np.zeros((2, 4, 16, 1, 8), np.float32)],
     )
     assert pulls.soon(lambda: sender.pending_sends == 0)
     done += _send(ends, {})
