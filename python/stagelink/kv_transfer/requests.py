@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,9 @@ logger = limited("stagelink.kv")
 Collect = Callable[[str, Any, Any, Any], dict[str, Any] | None]
 
 
-class RequestCaches:
-    """Receives caches and puts them where a pipeline looks for them."""
+class RequestCaches(ABC):
+    """Receives caches and puts them where a pipeline looks for them. A manager adds how one is
+    received and how ranks agree."""
 
     def receive_kv_cache(self, req: Any, target_device: Any = None) -> bool:
         """Receive the cache of a request and attach it; False: it was not had."""
@@ -96,8 +98,7 @@ class RequestCaches:
                 if companion or name in ("past_key_values", "kv_metadata"):
                     setattr(holder, name, None)
 
-    # Of the manager.
-
+    @abstractmethod
     def receive_kv_cache_for_request(
         self,
         request_id: str,
@@ -107,7 +108,7 @@ class RequestCaches:
         timeout: float | None = None,
     ) -> tuple[dict[str, Any] | None, int]:
         """Receive one cache."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _agreed(self, received: bool) -> bool:
-        raise NotImplementedError
+        """Whether all ranks of this stage have received, from whether this one has."""
