@@ -99,6 +99,9 @@ class ECMooncakeConnector(ECConnectorBase):
     def update_connector_output(self, connector_output: ECConnectorOutput) -> None:
         self.scheduler.update_connector_output(connector_output)
 
+    def has_pending_push_work(self) -> bool:
+        return self.scheduler.has_pending_push_work()
+
     def take_unavailable_requests(self) -> set[str]:
         return self.scheduler.take_unavailable_requests()
 

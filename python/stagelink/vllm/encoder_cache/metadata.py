@@ -56,13 +56,17 @@ class ECMooncakeConnectorMetadata(ECConnectorMetadata):
 
 @dataclass
 class ECMooncakeWorkerMetadata(ECConnectorWorkerMetadata):
-    """What a producer could not keep, and the transfers that did not reach their consumer."""
+    """What a producer could not keep, the transfers that did not reach their consumer, and whether
+    there are some that consumers have not got yet."""
 
     failed_saves: set[str] = field(default_factory=set)
     failed_pushes: set[str] = field(default_factory=set)
+    has_pushes: bool = False
 
     def aggregate(self, other: ECConnectorWorkerMetadata) -> ECMooncakeWorkerMetadata:
         assert isinstance(other, ECMooncakeWorkerMetadata)
         return ECMooncakeWorkerMetadata(
-            self.failed_saves | other.failed_saves, self.failed_pushes | other.failed_pushes
+            self.failed_saves | other.failed_saves,
+            self.failed_pushes | other.failed_pushes,
+            self.has_pushes or other.has_pushes,
         )

@@ -6,6 +6,7 @@ request waits only while that is under way; what cannot be had is encoded here.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 logger = quiet_logger("vllm.stagelink.encoder_cache")
 
 UNDER_WAY = ("looking", "expected", "loading")
+# How long a report counts. Workers report in each step that reaches them; where empty steps do not,
+# the engine is not kept at work by what nobody takes back.
+PUSHES_COUNT_S = 1.0
 
 
 class CacheScheduler:
@@ -53,6 +57,7 @@ class CacheScheduler:
         self._loads: dict[str, ECMooncakeLoadSpec] = {}
         self._touched: set[str] = set()
         self._failed_saves = 0
+        self._has_pushes_until = 0.0
 
     def ensure_cache_available(self, request: Request, num_computed_tokens: int) -> bool:
         if self._is_producer:
@@ -117,8 +122,14 @@ class CacheScheduler:
         told = output.ec_connector_worker_meta
         if isinstance(told, ECMooncakeWorkerMetadata):
             self._failed_saves += len(told.failed_saves)
+            self._has_pushes_until = time.monotonic() + PUSHES_COUNT_S if told.has_pushes else 0.0
             if self._planner is not None:
                 self._planner.failed(told.failed_pushes)
+
+    def has_pending_push_work(self) -> bool:
+        """Whether the engine is to go on with its steps, so that one that is being shut down ends
+        no push, and failures are told."""
+        return time.monotonic() < self._has_pushes_until
 
     def take_unavailable_requests(self) -> set[str]:
         """Return those that encoded in vain: the host ends them, to be tried again."""
@@ -137,9 +148,8 @@ class CacheScheduler:
         return False, None
 
     def take_stats(self) -> ECMooncakeStats | None:
-        if self._fetcher is None:
-            return None
-        return self._delta.stats_of(self._fetcher.usage)
+        usage = None if self._fetcher is None else self._fetcher.usage
+        return self._delta.stats_of(usage, self._failed_saves)
 
     def close(self) -> None:
         if self._fetcher is not None:

@@ -18,6 +18,7 @@ COUNTERS = {
     "failures": ("vllm:ec_stagelink_load_failures", "Embeddings that could not be loaded."),
     "loaded_bytes": ("vllm:ec_stagelink_loaded_bytes", "Bytes of embeddings that were loaded."),
     "fallbacks": ("vllm:ec_stagelink_fallback", "Embeddings that were encoded here instead."),
+    "failed_saves": ("vllm:ec_stagelink_failed_saves", "Embeddings that could not be kept here."),
 }
 GAUGES = {
     "pool_used": ("vllm:ec_stagelink_pool_used_bytes", "Memory that embeddings take."),
@@ -52,6 +53,7 @@ class ECMooncakeStats(ECConnectorStats):
             "EC load failures": self.data["failures"],
             "EC MiB loaded": round(self.data["loaded_bytes"] / 2**20, 3),
             "EC encoded here instead": self.data["fallbacks"],
+            "EC failed saves": self.data["failed_saves"],
         }
 
 
@@ -61,22 +63,24 @@ class UsageDelta:
     def __init__(self) -> None:
         self._before = dict.fromkeys(COUNTERS, 0)
 
-    def stats_of(self, usage: dict[str, Any]) -> ECMooncakeStats | None:
-        """None if nothing was counted."""
-        loads = usage["loads"]
-        now = {
-            "loads": loads.get("ok", 0),
-            "failures": sum(count for reason, count in loads.items() if reason != "ok"),
-            "loaded_bytes": usage["loaded_bytes"],
-            "fallbacks": usage["fallbacks"],
-        }
+    def stats_of(
+        self, usage: dict[str, Any] | None, failed_saves: int = 0
+    ) -> ECMooncakeStats | None:
+        """None if nothing was counted. A scheduler that only produces has no usage."""
+        now = dict.fromkeys(COUNTERS, 0) | {"failed_saves": failed_saves}
+        if usage is not None:
+            loads = usage["loads"]
+            now["loads"] = loads.get("ok", 0)
+            now["failures"] = sum(count for reason, count in loads.items() if reason != "ok")
+            now["loaded_bytes"] = usage["loaded_bytes"]
+            now["fallbacks"] = usage["fallbacks"]
         if now == self._before:
             return None
         stats = ECMooncakeStats()
         for name, value in now.items():
             stats.data[name] = value - self._before[name]
-        for name in GAUGES:
-            stats.data[name] = usage[name]
+        if usage is not None:
+            stats.data |= {name: usage[name] for name in GAUGES}
         self._before = now
         return stats
 

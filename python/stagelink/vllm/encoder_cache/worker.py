@@ -33,6 +33,7 @@ class CacheWorker:
         self._producer: EncoderCacheProducer | None = None
         self._consumer: EncoderCacheConsumer | None = None
         self._failed_saves: set[str] = set()
+        self._had_pushes = False  # When it was last told.
         self._device = torch.device(settings.buffer_device)
         if is_consumer and self._device.type == "cuda" and not torch.cuda.is_available():
             raise RuntimeError(
@@ -108,10 +109,17 @@ class CacheWorker:
             self.save(mm_hash, tensor)
 
     def take_report(self) -> ECMooncakeWorkerMetadata | None:
-        failures = [] if self._producer is None else self._producer.take_push_failures()
-        if not self._failed_saves and not failures:
+        """None: nothing has changed, and no push is under way."""
+        failures: list[tuple[str, str, str]] = []
+        has_pushes = False
+        if self._producer is not None and self._settings.is_push:
+            has_pushes = self._producer.usage["pushes_pending"] > 0  # Before: it may fail now.
+            failures = self._producer.take_push_failures()
+        had_pushes, self._had_pushes = self._had_pushes, has_pushes
+        if not (self._failed_saves or failures or has_pushes or had_pushes):
             return None
-        report = ECMooncakeWorkerMetadata(self._failed_saves, {name for name, _, _ in failures})
+        failed = {name for name, _, _ in failures}
+        report = ECMooncakeWorkerMetadata(self._failed_saves, failed, has_pushes)
         self._failed_saves = set()
         return report
 
