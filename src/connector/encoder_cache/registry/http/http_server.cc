@@ -279,8 +279,7 @@ void HttpServer::Core::turn_away(const UniqueFd& fd) noexcept {
   static constexpr std::string_view kFull =
       "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\n"
       "Content-Length: 0\r\n\r\n";
-  [[maybe_unused]] const ssize_t sent =
-      ::send(fd.get(), kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)::send(fd.get(), kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void HttpServer::Core::on_ready(Connection& at, uint32_t events) {
@@ -459,8 +458,7 @@ void HttpServer::Core::nudge() noexcept {
 }
 
 HttpCounts HttpServer::Core::counts() const noexcept {
-  return {accepted_.load(),  open_.load(),      turned_away_.load(),
-          malformed_.load(), timed_out_.load(), wakes_.load()};
+  return {accepted_, open_, turned_away_, malformed_, timed_out_, wakes_};
 }
 
 void HttpServer::Core::close() {
