@@ -16,8 +16,8 @@ constexpr size_t kMaxBody = 4096;
 
 using State = ec::RequestReader::State;
 
-// Whatever of the body is a message can be said again; texts that are not plain come back changed, to
-// be refused.
+// Whatever of the body is a message can be said again; texts that are not plain come back changed,
+// to be refused.
 void read_body(std::string_view body) {
   if (const auto query = ec::decode_query(body); query.ok()) {
     if (!ec::decode_query(ec::encode(*query)).ok()) std::abort();

@@ -54,8 +54,8 @@ class Engine {
   Result<Peer> connect(std::span<const std::byte> descriptor, Duration timeout = Duration::zero());
   Result<Peer> connect(std::string_view host_port, Duration timeout = Duration::zero());
 
-  // Messages that have arrived, oldest first for each peer, at most `max`. Waits up to `timeout` for
-  // the first one; an empty answer means none came.
+  // Messages that have arrived, oldest first for each peer, at most `max`. Waits up to `timeout`
+  // for the first one; an empty answer means none came.
   Result<std::vector<Notification>> notifications(Duration timeout, size_t max = 256);
   // Readable while notifications wait. For event loops; owned by the engine. Drain with
   // notifications(zero) when it is readable.

@@ -36,13 +36,13 @@ class ObjectWriter {
   // The object's memory, in order: one piece, but for what a store must split. The caller may fill
   // it in place; the first byte is aligned to 64.
   std::span<const std::span<std::byte>> pieces() const noexcept;
-  // Copies `bytes` behind what was appended before. Errors: invalid_argument (out_of_bounds) if they
-  // do not fit; nothing is written then.
+  // Copies `bytes` behind what was appended before. Errors: invalid_argument (out_of_bounds) if
+  // they do not fit; nothing is written then.
   Status append(std::span<const std::byte> bytes);
 
-  // Publishes the object under its key and wakes who waits for it. An object of the same key that is
-  // there already is replaced: who holds a view of it keeps its bytes, who comes later gets these.
-  // Errors: unreachable, peer_lost, timed_out, invalid_state (sealed or aborted before).
+  // Publishes the object under its key and wakes who waits for it. An object of the same key that
+  // is there already is replaced: who holds a view of it keeps its bytes, who comes later gets
+  // these. Errors: unreachable, peer_lost, timed_out, invalid_state (sealed or aborted before).
   Status seal();
   // Gives the memory back. Idempotent.
   void abort() noexcept;
@@ -73,7 +73,8 @@ class ObjectView {
   ObjectView& operator=(const ObjectView&) = delete;
   ~ObjectView();
 
-  // One run, aligned to 64; empty for an empty object. Copied together where the store has split it.
+  // One run, aligned to 64; empty for an empty object. Copied together where the store has split
+  // it.
   std::span<const std::byte> bytes() const noexcept;
   // Counts the puts of a key; never repeats for different bytes under one key.
   uint64_t generation() const noexcept;
@@ -91,16 +92,16 @@ using Interrupted = std::function<bool()>;
 
 struct PutOptions {
   Duration timeout = std::chrono::seconds(5);  // For space, and for a store that is elsewhere.
-  Duration ttl = Duration::zero();  // Zero: the store's default; negative: for ever.
+  Duration ttl = Duration::zero();             // Zero: the store's default; negative: for ever.
   Interrupted interrupted;
 };
 
 struct StoreUsage {
   uint64_t capacity_bytes = 0;
-  uint64_t used_bytes = 0;     // Sealed, being written, and held only by views.
-  uint64_t objects = 0;        // Sealed and current.
-  uint64_t leased = 0;         // Objects, current or not, under a view.
-  uint64_t evictions = 0;      // Since the store was made.
+  uint64_t used_bytes = 0;  // Sealed, being written, and held only by views.
+  uint64_t objects = 0;     // Sealed and current.
+  uint64_t leased = 0;      // Objects, current or not, under a view.
+  uint64_t evictions = 0;   // Since the store was made.
   uint64_t expirations = 0;
 };
 
@@ -120,14 +121,16 @@ class ObjectStore {
   ObjectStore(const ObjectStore&) = delete;
   ObjectStore& operator=(const ObjectStore&) = delete;
 
-  // Waits up to the timeout for space. Errors: limit (too_large: can never fit), no_space, cancelled,
-  // timed_out, invalid_argument (the key), unreachable.
+  // Waits up to the timeout for space. Errors: limit (too_large: can never fit), no_space,
+  // cancelled, timed_out, invalid_argument (the key), unreachable.
   Result<ObjectWriter> create(std::string_view key, uint64_t size, const PutOptions& options = {});
   // create, append, seal. Gives the generation of the put.
-  Result<uint64_t> put(std::string_view key, std::span<const std::byte> bytes, const PutOptions& options = {});
+  Result<uint64_t> put(std::string_view key, std::span<const std::byte> bytes,
+                       const PutOptions& options = {});
 
-  // Looks at once with a zero timeout, otherwise waits for the put. Errors: not_found (zero timeout),
-  // timed_out, superseded (expired, evicted: where the store knows), unreachable, peer_lost, corrupt.
+  // Looks at once with a zero timeout, otherwise waits for the put. Errors: not_found (zero
+  // timeout), timed_out, superseded (expired, evicted: where the store knows), unreachable,
+  // peer_lost, corrupt.
   Result<ObjectView> get(std::string_view key, Duration timeout = Duration::zero(),
                          const Interrupted& interrupted = {});
   // One answer a key, in order; the deadline is common.

@@ -28,15 +28,15 @@ class Peer {
 
   InstanceId instance() const noexcept;
   const std::string& name() const noexcept;
-  // kUnreachable: no heartbeat for heartbeat_misses intervals (a stopped process); it may come back.
+  // kUnreachable: no heartbeat for heartbeat_misses intervals (a stopped process); it may come
+  // back.
   PeerPhase phase() const noexcept;
 
   // Errors: not_registered, superseded, incompatible (a descriptor of another instance names both),
   // peer_lost, timed_out.
-  Result<Session> session(std::span<const Region* const> local,
-                          std::span<const RegionDesc> remote);
-  // Remote offsets are absolute addresses, resolved in the owner's region table; each range must lie
-  // inside one registration.
+  Result<Session> session(std::span<const Region* const> local, std::span<const RegionDesc> remote);
+  // Remote offsets are absolute addresses, resolved in the owner's region table; each range must
+  // lie inside one registration.
   Result<Session> session_by_address(std::span<const Region* const> local);
 
   // Sends a message. Returns once it is queued at the receiver (or, with `after`, at the transfer).

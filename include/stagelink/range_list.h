@@ -6,8 +6,8 @@
 
 namespace stagelink {
 
-// The byte ranges of one batch, as arrays of equal length that the caller keeps until the submitting
-// call returns (they are copied). Range i moves sizes[i] bytes between local region
+// The byte ranges of one batch, as arrays of equal length that the caller keeps until the
+// submitting call returns (they are copied). Range i moves sizes[i] bytes between local region
 // local_regions[i] at local_offsets[i] and remote region remote_regions[i] at remote_offsets[i].
 // An empty index array means region 0. A size of 0 is allowed and moves nothing. In a session by
 // address, remote_offsets are absolute addresses in the owner and remote_regions must be empty.

@@ -37,8 +37,8 @@ struct RegionDesc {
   uint64_t generation = 0;  // Of that row; a later one means this region is gone.
   uint64_t address = 0;     // In the owner's address space.
   uint64_t bytes = 0;
-  uint64_t nonce = 0;       // Also stands behind the data of shareable memory.
-  bool shareable = false;   // Allocated by the engine, so that peers on the host may map it.
+  uint64_t nonce = 0;      // Also stands behind the data of shareable memory.
+  bool shareable = false;  // Allocated by the engine, so that peers on the host may map it.
   Access access = Access::kReadWrite;
 
   std::vector<std::byte> pack() const;
@@ -61,8 +61,8 @@ struct AllocateOptions {
 };
 
 // Memory registered with one engine. Owns the registration and, when it came from
-// Engine::allocate, the memory. Destroying it deregisters with the engine's deregister_timeout; if a
-// peer is still inside by then, the engine keeps the memory and tries again until it closes.
+// Engine::allocate, the memory. Destroying it deregisters with the engine's deregister_timeout; if
+// a peer is still inside by then, the engine keeps the memory and tries again until it closes.
 //
 // Thread-safety: const methods may run at the same time; deregister() may run once, at any time.
 class Region {

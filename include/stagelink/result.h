@@ -45,8 +45,8 @@ class [[nodiscard]] Result {
 }  // namespace stagelink
 
 // Return early with the failure of `expr`, a Status. One of two control-flow macros.
-#define SL_TRY(expr)                                                                        \
-  do {                                                                                      \
+#define SL_TRY(expr)                                                                           \
+  do {                                                                                         \
     if (::stagelink::Status sl_try_status = (expr); !sl_try_status.ok()) return sl_try_status; \
   } while (false)
 
@@ -54,7 +54,7 @@ class [[nodiscard]] Result {
 #define SL_CONCAT_INNER(a, b) a##b
 #define SL_CONCAT(a, b) SL_CONCAT_INNER(a, b)
 #define SL_ASSIGN(var, expr) SL_ASSIGN_AS(SL_CONCAT(sl_result_, __LINE__), var, expr)
-#define SL_ASSIGN_AS(tmp, var, expr)      \
-  auto tmp = (expr);                      \
-  if (!tmp.ok()) return tmp.status();     \
+#define SL_ASSIGN_AS(tmp, var, expr)  \
+  auto tmp = (expr);                  \
+  if (!tmp.ok()) return tmp.status(); \
   var = *std::move(tmp)

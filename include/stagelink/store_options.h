@@ -37,7 +37,7 @@ struct YuanrongOptions {
   uint16_t port = 35001;
   Duration connect_timeout = std::chrono::seconds(5);
   Duration request_timeout = std::chrono::seconds(5);
-  bool exclusive_connection = true;   // At most 128 for a worker; the rest share one.
+  bool exclusive_connection = true;  // At most 128 for a worker; the rest share one.
   bool cross_node_connection = false;
   std::string write_mode = "NONE_L2_CACHE_EVICT";
   uint64_t chunk_bytes = uint64_t{64} << 20;  // Larger values are split. 16 MiB to 64 MiB.

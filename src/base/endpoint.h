@@ -19,8 +19,8 @@ struct Endpoint {
   bool wildcard() const noexcept;  // "0.0.0.0", "::", "*" or empty.
 };
 
-// Errors: invalid_argument names the input: no port, a port outside 0-65535, an IPv6 address without
-// brackets (ambiguous), an unclosed bracket, an empty host.
+// Errors: invalid_argument names the input: no port, a port outside 0-65535, an IPv6 address
+// without brackets (ambiguous), an unclosed bracket, an empty host.
 Result<Endpoint> parse_endpoint(std::string_view text);
 
 }  // namespace stagelink

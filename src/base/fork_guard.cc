@@ -40,7 +40,8 @@ uint64_t ForkGuard::arm() noexcept {
   }
   uint64_t token = page->load();
   if (token != 0) return token;
-  const uint64_t fresh_token = (static_cast<uint64_t>(::getpid()) << 32) | g_next_token.fetch_add(1);
+  const uint64_t fresh_token =
+      (static_cast<uint64_t>(::getpid()) << 32) | g_next_token.fetch_add(1);
   return page->compare_exchange_strong(token, fresh_token) ? fresh_token : token;
 }
 

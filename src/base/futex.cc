@@ -16,9 +16,7 @@ int operation(int op, FutexScope scope) noexcept {
 
 }  // namespace
 
-void futex_wait(const std::atomic<uint32_t>& word,
-                uint32_t expected,
-                Duration timeout,
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Duration timeout,
                 FutexScope scope) noexcept {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);

@@ -11,9 +11,7 @@ namespace stagelink {
 enum class FutexScope : uint8_t { kProcess, kShared };
 
 // Sleeps while `word` is `expected`, at most `timeout`. May wake early: callers loop.
-void futex_wait(const std::atomic<uint32_t>& word,
-                uint32_t expected,
-                Duration timeout,
+void futex_wait(const std::atomic<uint32_t>& word, uint32_t expected, Duration timeout,
                 FutexScope scope) noexcept;
 // Wakes all sleepers.
 void futex_wake_all(std::atomic<uint32_t>& word, FutexScope scope) noexcept;

@@ -18,10 +18,7 @@ InstanceId random_instance_id() noexcept { return InstanceId{random_u64(), rando
 
 std::string InstanceId::to_string() const {
   char text[33];
-  std::snprintf(text,
-                sizeof text,
-                "%016llx%016llx",
-                static_cast<unsigned long long>(high),
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(high),
                 static_cast<unsigned long long>(low));
   return text;
 }

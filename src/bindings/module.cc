@@ -7,8 +7,9 @@
 NB_MODULE(_core, m) {
   using namespace stagelink::bindings;
   m.doc() = "The engine of stagelink; use it through the package `stagelink`.";
-  // What is alive at interpreter exit is closed by the exit handler of objects/closed_at_exit.cc; a report on
-  // stderr about objects that the interpreter itself keeps until the end would only alarm.
+  // What is alive at interpreter exit is closed by the exit handler of objects/closed_at_exit.cc; a
+  // report on stderr about objects that the interpreter itself keeps until the end would only
+  // alarm.
   nanobind::set_leak_warnings(false);
   m.attr("version") = stagelink::kVersion;
   bind_status(m);

@@ -8,8 +8,8 @@ namespace stagelink::cli {
 
 // Exit codes that scripts can use.
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitFailed = 1;   // The work was done and its outcome is bad.
-inline constexpr int kExitUsage = 2;    // Nothing was done: wrong options or input.
+inline constexpr int kExitFailed = 1;  // The work was done and its outcome is bad.
+inline constexpr int kExitUsage = 2;   // Nothing was done: wrong options or input.
 
 // One function for each command, one file for each function. It adds a sub-command to `app`, whose
 // callback runs the command and stores its exit code in `exit_code`. Both outlive the parsing.
@@ -27,16 +27,9 @@ void add_replay_rank_command(CLI::App& app, int& exit_code);  // Hidden: a proce
 void add_stat_command(CLI::App& app, int& exit_code);
 void add_store_command(CLI::App& app, int& exit_code);
 inline constexpr std::initializer_list<AddCommand> kCommands = {
-    add_bench_command,
-    add_config_command,
-    add_demo_command,
-    add_doctor_command,
-    add_proxy_command,
-    add_registry_command,
-    add_replay_command,
-    add_replay_rank_command,
-    add_stat_command,
-    add_store_command,
+    add_bench_command, add_config_command,   add_demo_command,   add_doctor_command,
+    add_proxy_command, add_registry_command, add_replay_command, add_replay_rank_command,
+    add_stat_command,  add_store_command,
 };
 
 }  // namespace stagelink::cli

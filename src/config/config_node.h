@@ -26,7 +26,7 @@ struct ConfigNode {
   std::vector<ConfigNode> items;     // Of a list.
   std::vector<ConfigEntry> entries;  // Of a map, in order; keys are unique.
 
-  bool is_null() const noexcept;  // Plain and empty, `~` or `null`.
+  bool is_null() const noexcept;                                  // Plain and empty, `~` or `null`.
   const ConfigEntry* find(std::string_view name) const noexcept;  // Of a map; null: not there.
 };
 

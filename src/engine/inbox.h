@@ -30,8 +30,8 @@ class InboundRing {
   bool empty() const noexcept { return spoilt_ || consumer_.empty(); }
   // Fails once, when the peer is found to have broken its ring.
   Status drain(size_t max, std::vector<Notification>& out);
-  // Called by drain() when it has taken something, under the inbox's lock: short, and with the number
-  // of messages. Set before the ring is added to the inbox.
+  // Called by drain() when it has taken something, under the inbox's lock: short, and with the
+  // number of messages. Set before the ring is added to the inbox.
   std::function<void(uint64_t)> on_taken;
   // Set when the connection has ended: drained once more, then dropped.
   std::atomic<bool> departed{false};

@@ -12,15 +12,15 @@ namespace stagelink::metrics {
 
 // Names in Prometheus: stagelink_<name>_total for counters, stagelink_<name> for gauges.
 enum class Counter : uint8_t {
-  kTransfersStarted,      // transfers_started
-  kTransfersSucceeded,    // transfers_succeeded
-  kReadBytes,             // read_bytes (successes only)
-  kWrittenBytes,          // written_bytes
-  kShmBytes,              // shm_bytes
-  kCmaBytes,              // cma_bytes
-  kUnixBytes,             // unix_bytes: by stream over the peer's UNIX socket
-  kTcpBytes,              // tcp_bytes
-  kServedBytes,           // served_bytes: moved by our stream server for peers
+  kTransfersStarted,    // transfers_started
+  kTransfersSucceeded,  // transfers_succeeded
+  kReadBytes,           // read_bytes (successes only)
+  kWrittenBytes,        // written_bytes
+  kShmBytes,            // shm_bytes
+  kCmaBytes,            // cma_bytes
+  kUnixBytes,           // unix_bytes: by stream over the peer's UNIX socket
+  kTcpBytes,            // tcp_bytes
+  kServedBytes,         // served_bytes: moved by our stream server for peers
   kNotificationsSent,
   kNotificationsReceived,
   kDuplicateCompletions,
@@ -33,15 +33,15 @@ enum class Gauge : uint8_t {
   kRegions,
   kRegisteredBytes,
   kAllocatedBytes,
-  kMappedBytes,           // Of peers' memory, here.
-  kPeers,                 // That we connected to.
-  kInboundPeers,          // That connected to us.
+  kMappedBytes,   // Of peers' memory, here.
+  kPeers,         // That we connected to.
+  kInboundPeers,  // That connected to us.
   kTransfersInFlight,
-  kRetiringRegions,       // Deregistered, but a peer was still inside.
+  kRetiringRegions,  // Deregistered, but a peer was still inside.
 };
 enum class Histogram : uint8_t {
-  kTransferSeconds,       // transfer_duration_seconds, of successes
-  kTransferBytes,         // transfer_size_bytes
+  kTransferSeconds,  // transfer_duration_seconds, of successes
+  kTransferBytes,    // transfer_size_bytes
 };
 
 // All counters of one engine, in a file that `stagelink stat` maps read-only:
@@ -53,8 +53,7 @@ enum class Histogram : uint8_t {
 class EngineMetrics {
  public:
   static std::unique_ptr<EngineMetrics> create(const std::string& runtime_dir,
-                                               const std::string& engine_name,
-                                               InstanceId instance);
+                                               const std::string& engine_name, InstanceId instance);
   virtual ~EngineMetrics() = default;
 
   virtual void add(Counter counter, uint64_t value = 1) noexcept = 0;

@@ -15,7 +15,8 @@ namespace stagelink::metrics {
 //   values_offset value_count x 8 bytes, each written with one atomic store
 //
 // A reader takes a file of the same major version; a later minor version may have a longer header
-// and longer rows, with the fields below at the same places. The file is whole when it gets its name.
+// and longer rows, with the fields below at the same places. The file is whole when it gets its
+// name.
 
 inline constexpr uint16_t kStatMajor = 1;
 inline constexpr uint16_t kStatMinor = 0;

@@ -28,7 +28,8 @@ struct RouteFacts {
 struct Route {
   std::optional<TransportKind> kind;  // None: this region cannot be reached.
   std::string why;                    // One sentence, for people.
-  // Serves batches whose runs are shorter than cma_min_run on average. None: `kind` serves them all.
+  // Serves batches whose runs are shorter than cma_min_run on average. None: `kind` serves them
+  // all.
   std::optional<TransportKind> short_runs = std::nullopt;
 };
 

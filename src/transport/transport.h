@@ -22,10 +22,10 @@ constexpr bool is_stream(TransportKind kind) noexcept {
 // slice_bytes long.
 struct CopyItem {
   std::byte* local;
-  uint64_t remote;         // shm: address in our mapping. cma: the owner's address. stream: offset in
-                           // the remote region, or the owner's address if remote_index is kByAddress.
+  uint64_t remote;  // shm: address in our mapping. cma: the owner's address. stream: offset in
+                    // the remote region, or the owner's address if remote_index is kByAddress.
   uint64_t bytes;
-  uint32_t remote_index;   // Into the session's remote regions.
+  uint32_t remote_index;  // Into the session's remote regions.
   uint32_t unused = 0;
 };
 static_assert(sizeof(CopyItem) == 32);
@@ -71,8 +71,8 @@ class PostedRequest {
 class PostedTransport {
  public:
   virtual ~PostedTransport() = default;
-  // From any thread. Every posted request ends in on_done, at the latest at its deadline (timed_out)
-  // or when the peer is lost (peer_lost).
+  // From any thread. Every posted request ends in on_done, at the latest at its deadline
+  // (timed_out) or when the peer is lost (peer_lost).
   virtual void post(PostedRequest& request) = 0;
   // From any thread: asks that the request end soon with `why` if it is still under way. on_done
   // tells when it has.

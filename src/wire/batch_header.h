@@ -18,7 +18,8 @@
 //       24  16*rc  regions: u32 index, u32 zero, u64 generation
 //      ...  24*n   ranges: u64 offset, u64 bytes, u32 region, u32 zero
 //    or, if grouped, one behind the other
-//      ...     32  group: u32 region, u32 count (bit 31: scattered), u64 offset, u64 bytes, u64 step
+//      ...     32  group: u32 region, u32 count (bit 31: scattered), u64 offset, u64 bytes, u64
+//      step
 //      ...  4*m    of a scattered one: count - 1 places, i32
 //
 // What a group stands for says wire/range_groups.h. All groups together stand for at most
@@ -58,8 +59,9 @@ size_t encoded_bytes(const BatchHeader& batch) noexcept;
 std::vector<std::byte> encode(const BatchHeader& batch);
 // Appends to `out`, whose capacity is kept from batch to batch.
 void encode_to(const BatchHeader& batch, std::vector<std::byte>& out);
-// Checks counts and groups against the payload, region indices, and that the sizes add up to total_bytes
-// without overflow. Bounds inside regions are the owner's business. Errors: corrupt (frame).
+// Checks counts and groups against the payload, region indices, and that the sizes add up to
+// total_bytes without overflow. Bounds inside regions are the owner's business. Errors: corrupt
+// (frame).
 Result<BatchHeader> decode_batch_header(std::span<const std::byte> in);
 // The same into a header whose vectors keep their capacity; unspecified after a failure.
 Status decode_batch_header_to(std::span<const std::byte> in, BatchHeader& batch);

@@ -31,9 +31,9 @@
 //        0      2  reason (wire/reason_code.h)
 //        2    2+n  message
 //
-// Flags of a hello: bit 0 authenticates, bit 1 wants checked frames, since 1.2 bit 2 may stage. Of a
-// welcome: bit 1, frames behind it are checked (wire/frame_sum.h), since 1.2 bit 2 stages. A bit of
-// a newer minor is ignored.
+// Flags of a hello: bit 0 authenticates, bit 1 wants checked frames, since 1.2 bit 2 may stage. Of
+// a welcome: bit 1, frames behind it are checked (wire/frame_sum.h), since 1.2 bit 2 stages. A bit
+// of a newer minor is ignored.
 namespace stagelink::wire {
 
 // What a connection is for. A probe (over TCP) only learns the welcome and is closed.
@@ -60,7 +60,7 @@ struct Hello {
   bool authenticates = false;  // It has a secret: see wire/auth.h.
   bool wants_checks = false;
   bool may_stage = false;  // kData over a UNIX socket: it would map a staging area.
-  Nonce nonce{};  // Zeros unless it authenticates.
+  Nonce nonce{};           // Zeros unless it authenticates.
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 

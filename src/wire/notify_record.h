@@ -16,8 +16,9 @@
 //        6      2  zero
 //        8      n  payload
 //
-// Over TCP a notification travels as the payload of kNotify, and NotifyAck tells its sender how much
-// of the owner's ring is free again. Both sides count notify_ring_bytes() of each notification.
+// Over TCP a notification travels as the payload of kNotify, and NotifyAck tells its sender how
+// much of the owner's ring is free again. Both sides count notify_ring_bytes() of each
+// notification.
 //
 //   offset  bytes  field
 //        0      8  taken: ring bytes of all notifications that were taken, a multiple of 8

@@ -13,9 +13,9 @@ namespace stagelink::wire {
 
 inline constexpr uint64_t kTableMagic = 0x31656c6261546c53;  // "SlTable1"
 
-// What the header begins with. It stays as it is while the engine lives, and no two engines have the
-// same: a peer that copies with process_vm_readv reads it out of the owner's memory to know whose
-// memory that is.
+// What the header begins with. It stays as it is while the engine lives, and no two engines have
+// the same: a peer that copies with process_vm_readv reads it out of the owner's memory to know
+// whose memory that is.
 struct TableIdentity {
   uint64_t magic;
   uint16_t version_major;

@@ -23,7 +23,7 @@ class CacheMetrics {
   void count_push(Reason outcome) noexcept;       // A transfer, at either side.
   void count_evictions(uint64_t count) noexcept;
   void count_joined(uint64_t count) noexcept;  // Loads of hashes that were on their way already.
-  void count_fallback() noexcept;  // Encoded here because it could not be had.
+  void count_fallback() noexcept;              // Encoded here because it could not be had.
 
   uint64_t saves(Reason outcome) const noexcept;
   uint64_t loads(Reason outcome) const noexcept;

@@ -45,7 +45,8 @@ class StraightGet {
   uint64_t payload_bytes() const noexcept;
 
   // Fills memory of plan().bytes(), once. Parts whose heads stand alone go there directly, the
-  // others, and those of senders of 0.30, by way of the connector's pool. Errors: those of read_many; no_space.
+  // others, and those of senders of 0.30, by way of the connector's pool. Errors: those of
+  // read_many; no_space.
   Status read(std::span<std::byte> memory, Duration timeout);
 
  private:

@@ -113,7 +113,8 @@ Status SessionState::set_off(TransferState& state, const View& view, transport::
   if (!state.plan().posted_items.empty()) {
     // Connected already, but for the first batch after a cut.
     auto stream = peer_->stream(
-        state.plan().posted_bytes, Deadline::earlier(setup.deadline, Deadline::in(core.options().connect_timeout)));
+        state.plan().posted_bytes,
+        Deadline::earlier(setup.deadline, Deadline::in(core.options().connect_timeout)));
     if (!stream.ok()) return stream.status();
     setup.poster = *std::move(stream);
   }

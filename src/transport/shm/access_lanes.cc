@@ -11,7 +11,8 @@ std::optional<uint32_t> AccessLanes::claim() noexcept {
   while (free != 0) {
     const auto lane = static_cast<uint32_t>(std::countr_zero(free));
     // Acquire pairs with the release in leave(): the lane's previous user is done with it.
-    if (free_.compare_exchange_weak(free, free & ~(uint32_t{1} << lane), std::memory_order_acquire)) {
+    if (free_.compare_exchange_weak(free, free & ~(uint32_t{1} << lane),
+                                    std::memory_order_acquire)) {
       return lane;
     }
   }
@@ -38,8 +39,7 @@ void AccessLanes::leave(uint32_t lane) noexcept {
   free_.fetch_or(uint32_t{1} << lane, std::memory_order_release);  // Pairs with claim().
 }
 
-std::optional<uint32_t> lane_inside(const wire::PeerPage& page,
-                                    uint32_t row,
+std::optional<uint32_t> lane_inside(const wire::PeerPage& page, uint32_t row,
                                     uint64_t epoch) noexcept {
   for (uint32_t lane = 0; lane < wire::kLaneCount; ++lane) {
     const uint64_t seen = page.lanes[lane].epoch.load(std::memory_order_seq_cst);

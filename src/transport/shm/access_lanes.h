@@ -48,8 +48,7 @@ class AccessLanes {
 
 // The owner's side: does this peer still hold an access to `row` that began before `epoch`?
 // Returns the lane to wait for.
-std::optional<uint32_t> lane_inside(const wire::PeerPage& page,
-                                    uint32_t row,
+std::optional<uint32_t> lane_inside(const wire::PeerPage& page, uint32_t row,
                                     uint64_t epoch) noexcept;
 
 }  // namespace stagelink::transport

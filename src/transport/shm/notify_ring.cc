@@ -43,8 +43,7 @@ bool NotifyProducer::push(Reason outcome, std::span<const std::byte> payload) no
   // Acquire pairs with the consumer's release of head: the space is no longer being read.
   const uint64_t head = page_.head.load(std::memory_order_acquire);
   if (tail_ - head > wire::kRingBytes || bytes > wire::kRingBytes - (tail_ - head)) return false;
-  const auto header =
-      wire::encode_notify_header(outcome, static_cast<uint32_t>(payload.size()));
+  const auto header = wire::encode_notify_header(outcome, static_cast<uint32_t>(payload.size()));
   write_at(page_, tail_, header);
   write_at(page_, tail_ + header.size(), payload);
   tail_ += bytes;

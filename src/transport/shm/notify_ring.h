@@ -41,8 +41,8 @@ class NotifyConsumer {
   bool empty() const noexcept;
   // Ring bytes of all messages that were popped.
   uint64_t taken() const noexcept { return head_; }
-  // Appends up to `max` messages. Errors: corrupt (frame) if the peer has spoilt the ring; it is not
-  // to be read again.
+  // Appends up to `max` messages. Errors: corrupt (frame) if the peer has spoilt the ring; it is
+  // not to be read again.
   Status pop(size_t max, std::vector<RingMessage>& out);
 
  private:

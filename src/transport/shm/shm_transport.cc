@@ -4,10 +4,8 @@
 
 namespace stagelink::transport {
 
-ShmTransport::ShmTransport(AccessLanes& lanes,
-                           const std::atomic<bool>& peer_lost,
-                           const memory::CopyKernel& kernel,
-                           std::vector<GuardedRow> rows) noexcept
+ShmTransport::ShmTransport(AccessLanes& lanes, const std::atomic<bool>& peer_lost,
+                           const memory::CopyKernel& kernel, std::vector<GuardedRow> rows) noexcept
     : kernel_(kernel), rows_(lanes, peer_lost, std::move(rows)) {}
 
 Status ShmTransport::copy(std::span<const CopyItem> items, Direction direction) {

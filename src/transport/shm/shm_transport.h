@@ -14,10 +14,8 @@ namespace stagelink::transport {
 class ShmTransport final : public CopyTransport {
  public:
   // `rows[i]` guards remote_index i. All that is referred to outlives the transport.
-  ShmTransport(AccessLanes& lanes,
-               const std::atomic<bool>& peer_lost,
-               const memory::CopyKernel& kernel,
-               std::vector<GuardedRow> rows) noexcept;
+  ShmTransport(AccessLanes& lanes, const std::atomic<bool>& peer_lost,
+               const memory::CopyKernel& kernel, std::vector<GuardedRow> rows) noexcept;
 
   Status copy(std::span<const CopyItem> items, Direction direction) override;
 

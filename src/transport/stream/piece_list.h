@@ -29,7 +29,8 @@ class PieceList {
   bool shorter_ahead(uint64_t bytes) const noexcept;
   uint64_t left() const noexcept { return left_; }
 
-  // Pieces that the kernel takes longer to find than to copy: for a socket they are copied together.
+  // Pieces that the kernel takes longer to find than to copy: for a socket they are copied
+  // together.
   static constexpr uint64_t kSmallBytes = 1024;
   // Pieces that two processes copy through a staging area, one each, faster than the kernel alone.
   static constexpr uint64_t kStagedBytes = 16 << 10;

@@ -103,8 +103,8 @@ TEST_P(PeerDeathTest, ClosedEngineOfThePeerIsPeerLost) {
   EXPECT_EQ(link.session.read(whole(64)).status().code(), Code::kPeerLost);
 }
 
-// T01: a stopped owner. Its memory may still be read directly; a socket would wait, and does not wait
-// longer than the deadline.
+// T01: a stopped owner. Its memory may still be read directly; a socket would wait, and does not
+// wait longer than the deadline.
 TEST_P(PeerDeathTest, StoppedOwnerNeverHangsAReader) {
   Link link(reader_options("reader"), options("owner"), path(), kBytes);
   link.owner.fill(link.remote, seed());

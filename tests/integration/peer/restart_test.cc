@@ -135,7 +135,7 @@ TEST_F(RuntimeDirTest, NextEngineReclaimsWhatAKilledOneLeft) {
 
 TEST_F(RuntimeDirTest, AnEngineStartsAlsoWhileOthersRemoveTheEmptyDirectory) {
   set_log_level(LogLevel::kError);  // Each time that it is removed is a warning.
-  constexpr int kRemovals = 50;  // While one engine starts: fewer than it tries again.
+  constexpr int kRemovals = 50;     // While one engine starts: fewer than it tries again.
   std::atomic<bool> done{false};
   std::atomic<int> removals{kRemovals};
   std::thread closing([&] {

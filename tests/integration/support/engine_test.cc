@@ -58,7 +58,7 @@ EngineOptions EngineTest::options(const std::string& name) const {
   options.runtime_dir = runtime_dir_;
   options.heartbeat_interval = 100ms;
   options.cma_min_run = 4 << 10;  // Blocks of tests are of 4 KiB.
-  options.allow_ptrace = true;  // For kernels whose Yama would refuse cma between siblings.
+  options.allow_ptrace = true;    // For kernels whose Yama would refuse cma between siblings.
   return options;
 }
 

@@ -93,13 +93,12 @@ class PathTest : public EngineTest, public ::testing::WithParamInterface<Path> {
   // Options of a reader that reaches memory on this path only.
   EngineOptions reader_options(const std::string& name) const;
 };
-#define SL_FOR_BOTH_PATHS(suite)                                                       \
-  INSTANTIATE_TEST_SUITE_P(Both, suite,                                                \
-                           ::testing::Values(::stagelink::test::Path::kShm,            \
-                                             ::stagelink::test::Path::kCma,            \
-                                             ::stagelink::test::Path::kUnix,           \
-                                             ::stagelink::test::Path::kTcp),           \
-                           ::stagelink::test::path_name)
+#define SL_FOR_BOTH_PATHS(suite)                                                        \
+  INSTANTIATE_TEST_SUITE_P(                                                             \
+      Both, suite,                                                                      \
+      ::testing::Values(::stagelink::test::Path::kShm, ::stagelink::test::Path::kCma,   \
+                        ::stagelink::test::Path::kUnix, ::stagelink::test::Path::kTcp), \
+      ::stagelink::test::path_name)
 
 OwnedRegion make_region(OwnerProcess& owner, Path path, uint64_t bytes,
                         Access access = Access::kReadWrite);

@@ -12,7 +12,8 @@ namespace stagelink::test {
 
 template <typename Options, typename Visit>
 void visit_options(Options& o, Visit&& visit) {
-  visit(o.name), visit(o.bind), visit(o.interface), visit(o.advertise), visit(o.runtime_dir), visit(o.transports);
+  visit(o.name), visit(o.bind), visit(o.interface), visit(o.advertise), visit(o.runtime_dir),
+      visit(o.transports);
   visit(o.inline_bytes), visit(o.slice_bytes), visit(o.copy_threads), visit(o.cma_min_run);
   visit(o.allow_ptrace), visit(o.max_regions);
   visit(o.secret_file), visit(o.checksum);

@@ -50,8 +50,8 @@ using BigTest = EngineTest;
 
 // By socket, and by a single call of the kernel's copy, which moves 2 GiB at most at a time.
 class BigPrivateTest : public EngineTest, public ::testing::WithParamInterface<Path> {};
-INSTANTIATE_TEST_SUITE_P(Private, BigPrivateTest, ::testing::Values(Path::kCma, Path::kUnix, Path::kTcp),
-                         path_name);
+INSTANTIATE_TEST_SUITE_P(Private, BigPrivateTest,
+                         ::testing::Values(Path::kCma, Path::kUnix, Path::kTcp), path_name);
 
 TEST_P(BigPrivateTest, RegionBeyondFourGiBArrivesToItsTail) {
   if (GetParam() == Path::kCma && !kernel_copies()) GTEST_SKIP() << "no process_vm_readv here";

@@ -1,5 +1,4 @@
 #include "config/engine_config.h"
-#include "config/store_config.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "config/store_config.h"
 
 namespace stagelink::config {
 namespace {
@@ -197,7 +197,8 @@ TEST_F(EngineConfigTest, EveryOptionCanBeSetByItsVariable) {
     EngineOptions changed;
     // A value of the row's type that differs from the default.
     std::string value;
-    for (const char* candidate : {"localhost:7", "unix", "require", "true", "7s", "8192", "7", "/tmp/x"}) {
+    for (const char* candidate :
+         {"localhost:7", "unix", "require", "true", "7s", "8192", "7", "/tmp/x"}) {
       if (set_option(changed, row.name, candidate).ok() &&
           value_text(row, &changed) != value_text(row, &defaults)) {
         value = candidate;

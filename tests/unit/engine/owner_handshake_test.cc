@@ -149,8 +149,7 @@ TEST(OwnerHandshakeTest, AMinorThatDoesNotKnowProofsIsTooOld) {
   hello.version.minor = 0;
   const AuthKey key = key_of("the secret of both sides, 32 bytes");
   OwnerHandshake with(&key);
-  EXPECT_EQ(reason_of(feed(with, frame(FrameType::kHello, wire::encode(hello)))),
-            Reason::kVersion);
+  EXPECT_EQ(reason_of(feed(with, frame(FrameType::kHello, wire::encode(hello)))), Reason::kVersion);
   hello.version.minor = 1;
   OwnerHandshake without(nullptr);
   ASSERT_TRUE(feed(without, frame(FrameType::kHello, wire::encode(hello))).ok());

@@ -25,7 +25,7 @@ constexpr std::array kCases = {
 Status run_case(SuiteContext& context, Rig& rig, const ReadCase& item) {
   SL_ASSIGN(Session* const session, rig.session(MemoryKind::kPrivate));
   VectorLimit limit(rig.target().pid(), rig.remote().address,
-                  rig.local(MemoryKind::kPrivate).bytes());
+                    rig.local(MemoryKind::kPrivate).bytes());
   SL_ASSIGN(const Measurement measured,
             measure(item.shape, {Rig::contender(*session, Op::kRead), limit.read()},
                     measure_options(context, rig)));

@@ -40,7 +40,9 @@ class PushLink {
   PushLink(zmq::Dealer socket, Duration patience)
       : socket_(std::move(socket)), patience_(patience) {}
 
-  void queue(PushLetter letter) { outbox_[static_cast<size_t>(letter.kind)].push_back(std::move(letter)); }
+  void queue(PushLetter letter) {
+    outbox_[static_cast<size_t>(letter.kind)].push_back(std::move(letter));
+  }
   // Sends what may go; the ids are added to `sent`. Errors: unreachable.
   Status send(std::vector<uint64_t>& sent);
   // The next answer, without waiting.

@@ -360,8 +360,7 @@ Status decode_answers(MessageSpan in, std::vector<MessageSpan>& out) {
     if (!reader.ok()) break;
     SL_ASSIGN(const MessageType type, message_type(answer));
     if (type != MessageType::kGrant && type != MessageType::kDenial) {
-      reader.reject("answer", "is neither a grant nor a denial, type",
-                    static_cast<uint64_t>(type));
+      reader.reject("answer", "is neither a grant nor a denial, type", static_cast<uint64_t>(type));
     }
     out.push_back(answer);
   }

@@ -35,8 +35,8 @@ timespec after(clockid_t clock, Duration left) noexcept {
   return now;
 }
 
-// Of the mutexes that init() makes. The C library ends the process when it meets a kind that it does
-// not know, or one with a priority ceiling out of range; and the file's bytes are anybody's.
+// Of the mutexes that init() makes. The C library ends the process when it meets a kind that it
+// does not know, or one with a priority ceiling out of range; and the file's bytes are anybody's.
 int own_kind() noexcept {
   static const int kind = [] {
     pthread_mutex_t fresh{};

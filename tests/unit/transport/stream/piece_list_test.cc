@@ -77,7 +77,8 @@ TEST_F(PieceListTest, SmallAheadIsAMatterOfTheMean) {
   EXPECT_FALSE(with(PieceList::kSmallBytes, PieceList::kSmallBytes));
   PieceList one;
   one.add(memory.data(), 8);
-  EXPECT_FALSE(one.shorter_ahead(PieceList::kSmallBytes)) << "the kernel finds one piece soon enough";
+  EXPECT_FALSE(one.shorter_ahead(PieceList::kSmallBytes))
+      << "the kernel finds one piece soon enough";
 }
 
 }  // namespace
