@@ -146,6 +146,18 @@ TEST(RegistryServerTest, AKeptConnectionThatAsksNothingEndsInItsTime) {
   EXPECT_NE(server->metrics_text().find("stagelink_registry_slow_total 0\n"), std::string::npos);
 }
 
+TEST(RegistryServerTest, WhoAsksNothingMakesRoomForWhoAsks) {
+  const auto server = start_registry({.max_connections = 2});
+  RawClient silent(server->endpoint().port);
+  RawClient half(server->endpoint().port);
+  ASSERT_TRUE(half.send("GET /hea"));
+  ASSERT_TRUE(eventually([&] {
+    RawClient honest(server->endpoint().port);
+    honest.send(get("/healthz"));
+    return honest.receive_answers(1).starts_with("HTTP/1.1 200");
+  }));
+}
+
 TEST(RegistryServerTest, ConnectionsBeyondTheBoundAreTurnedAway) {
   const auto server = start_registry({.max_connections = 2});
   RawClient one(server->endpoint().port);

@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 
 #include "base/log.h"
+#include "connector/encoder_cache/registry/http/http_status.h"
 #include "transport/poller.h"
 
 namespace stagelink::encoder_cache {
@@ -33,33 +34,8 @@ constexpr auto kLongestSleep = std::chrono::hours(1);
 constexpr auto kDrainTime = std::chrono::seconds(1);
 constexpr size_t kDrainBytes = 1 << 20;
 constexpr int kAcceptsPerRound = 64;
+constexpr auto kMayAsk = std::chrono::milliseconds(100);  // Who has just come is not silent.
 constexpr uint32_t kMaxBacklog = 65'535;
-
-std::string_view phrase_of(int status) noexcept {
-  switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 401: return "Unauthorized";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 409: return "Conflict";
-    case 413: return "Payload Too Large";
-    case 417: return "Expectation Failed";
-    case 431: return "Request Header Fields Too Large";
-    case 503: return "Service Unavailable";
-    case 507: return "Insufficient Storage";
-    default: return "Status";
-  }
-}
-
-std::string_view refusal_text(int status) noexcept {
-  switch (status) {
-    case 413: return "{\"detail\":\"the body is too large\"}";
-    case 417: return "{\"detail\":\"of expectations only 100-continue is known\"}";
-    case 431: return "{\"detail\":\"the head is too large\"}";
-    default: return "{\"detail\":\"this is no HTTP/1.1 request\"}";
-  }
-}
 
 }  // namespace
 
@@ -132,6 +108,7 @@ class HttpServer::Core final {
   void set_due(Connection& at, Duration left);
   void end_parked(Clock::time_point now);
   void accept_all();
+  bool dismiss_silent();
   void turn_away(const UniqueFd& fd) noexcept;
   void on_ready(Connection& at, uint32_t events);
   void read(Connection& at);
@@ -171,6 +148,7 @@ class HttpServer::Core final {
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
   std::vector<std::unique_ptr<Connection>> dropped_;  // Freed when nobody is inside them.
   std::set<Parked> parked_;
+  std::set<uint64_t> silent_;  // Who has not asked for anything yet, in the order they came.
   std::thread thread_;
 };
 
@@ -248,6 +226,7 @@ void HttpServer::Core::accept_all() {
     UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!fd) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EMFILE && dismiss_silent()) return;  // Its descriptor is free in the next round.
       if (errno != EAGAIN) {
         // Out of descriptors or memory: look again with the next tick, and never spin.
         log_failure("registry accept", Status(Reason::kNofile, fmt::format("accept: errno {}: "
@@ -258,7 +237,7 @@ void HttpServer::Core::accept_all() {
       }
       return;
     }
-    if (connections_.size() >= limits_.max_connections) {
+    if (connections_.size() >= limits_.max_connections && !dismiss_silent()) {
       turn_away(fd);
       continue;
     }
@@ -269,9 +248,21 @@ void HttpServer::Core::accept_all() {
     set_due(*connection, limits_.request_timeout);
     if (!poller_->add(connection->fd.get(), EPOLLIN, connection.get()).ok()) continue;
     connections_.emplace(id, std::move(connection));
+    silent_.insert(id);
     accepted_.fetch_add(1);
     open_.store(connections_.size());
   }
+}
+
+// Room for a newcomer: who has asked nothing for longest leaves, so that silent clients keep nobody
+// out. False: all have asked, or may do so at any moment.
+bool HttpServer::Core::dismiss_silent() {
+  if (silent_.empty()) return false;
+  Connection& oldest = *connections_.at(*silent_.begin());
+  if (oldest.due > Clock::now() + limits_.request_timeout - kMayAsk) return false;
+  timed_out_.fetch_add(1);
+  drop(oldest);
+  return true;
 }
 
 void HttpServer::Core::turn_away(const UniqueFd& fd) noexcept {
@@ -332,6 +323,7 @@ void HttpServer::Core::go_on(Connection& at, State state) {
 // True if the answer has left and the connection goes on.
 bool HttpServer::Core::serve(Connection& at) {
   const HttpRequest request = at.reader.request();
+  silent_.erase(at.id);
   // An answer to HEAD has no body, and is followed by nothing.
   at.close_after = !at.reader.keep_alive() || request.method == "HEAD";
   HttpAnswer answer = handler_.on_request(request, at.id);
@@ -363,6 +355,7 @@ bool HttpServer::Core::ask_for_body(Connection& at) {
 }
 
 void HttpServer::Core::refuse(Connection& at) {
+  silent_.erase(at.id);  // Its time is another's.
   malformed_.fetch_add(1);
   const int status = at.reader.refusal();
   log(LogLevel::kInfo, "registry", fmt::format("a request was refused with {}", status));
@@ -397,7 +390,7 @@ void HttpServer::Core::put(Connection& at, const HttpResponse& response) {
   at.sent = 0;
   fmt::format_to(std::back_inserter(at.out),
                  "HTTP/1.1 {} {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{}{}\r\n",
-                 response.status, phrase_of(response.status), response.content_type,
+                 response.status, status_phrase(response.status), response.content_type,
                  response.body.size(), extra_header_, connection);
   at.out += response.body;
   set_due(at, limits_.request_timeout);  // For the whole answer.
@@ -448,6 +441,7 @@ void HttpServer::Core::drop(Connection& at) {
     handler_.on_unparked(at.id);
   }
   poller_->remove(at.fd.get(), &at);
+  silent_.erase(at.id);
   dropped_.push_back(std::move(found->second));
   connections_.erase(found);
   open_.store(connections_.size());
