@@ -37,7 +37,7 @@ def test_seed_runs_and_the_order_of_inputs_are_fixed(run_tests: ModuleType, tmp_
     for name in ("b", "a", "c"):
         (corpus / name).touch()
     target = program(tmp_path, 'for word; do echo "$word" >>"$0.words"; done\necho fine\n')
-    assert run_tests.fuzz_one(target, 60, 7) == ("fuzz_config", True)
+    assert run_tests.fuzz_one(target, 60, 7) == ("fuzz_config", "")
     words = Path(f"{target}.words").read_text().splitlines()
     assert "-seed=7" in words
     assert f"-runs={run_tests.FUZZ_RUNS_OF_SLOW_TARGETS['fuzz_config']}" in words
@@ -54,16 +54,16 @@ def test_a_failure_prints_the_bytes_of_its_input(
         "for word; do case $word in -artifact_prefix=*) prefix=${word#*=};; esac; done\n"
         f"echo {code} | base64 -d >${{prefix}}crash-1\necho deadly signal\nexit 77\n",
     )
-    assert run_tests.fuzz_one(target, 60, 1) == ("fuzz_config", False)
+    assert run_tests.fuzz_one(target, 60, 1) == ("fuzz_config", "exit status 77 | deadly signal")
     shown = capfd.readouterr().out
     assert "exit status 77, seed 1" in shown
     assert "deadly signal" in shown
     assert f"echo {code} | base64 -d >input" in shown
     # The next run starts afresh.
-    assert run_tests.fuzz_one(program(tmp_path, "echo fine\n"), 60, 1) == ("fuzz_config", True)
+    assert run_tests.fuzz_one(program(tmp_path, "echo fine\n"), 60, 1) == ("fuzz_config", "")
     assert code not in capfd.readouterr().out
 
 
 def test_a_program_that_was_not_built_is_a_failure(run_tests: ModuleType, tmp_path: Path) -> None:
     missing = tmp_path / "build" / "fuzz" / "fuzz_config"
-    assert run_tests.fuzz_one(missing, 60, 1) == ("fuzz_config", False)
+    assert run_tests.fuzz_one(missing, 60, 1) == ("fuzz_config", "not built")

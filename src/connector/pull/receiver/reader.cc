@@ -44,6 +44,14 @@ struct Reader::Range {
   uint64_t local_offset;
   uint64_t remote_offset;
   uint64_t bytes;
+
+  RangeList list() const noexcept {
+    return {{&local_offset, 1},
+            {&remote_offset, 1},
+            {&bytes, 1},
+            {&local_region, 1},
+            {&remote_region, 1}};
+  }
 };
 
 // The arrays of a RangeList.
@@ -63,6 +71,9 @@ struct Reader::RangeArrays {
       remote_offsets.push_back(range.remote_offset);
       sizes.push_back(range.bytes);
     }
+  }
+  RangeList list() const noexcept {
+    return {local_offsets, remote_offsets, sizes, local_regions, remote_regions};
   }
 };
 
@@ -114,17 +125,12 @@ class Reader::Flight {
   const Deadline& deadline() const noexcept { return deadline_; }
 
   // Ranges of this one and of others over the same session.
-  Result<Transfer> submit(const RangeArrays& ranges, const Deadline& deadline) const {
-    const bool by_address = claim_.life->is_omni();
-    return session_->read(
-        {ranges.local_offsets, ranges.remote_offsets, ranges.sizes, ranges.local_regions,
-         by_address ? std::span<const uint32_t>() : ranges.remote_regions},
-        time_left(deadline));
+  Result<Transfer> submit(RangeList ranges, const Deadline& deadline) const {
+    if (claim_.life->is_omni()) ranges.remote_regions = {};  // By address.
+    return session_->read(ranges, time_left(deadline));
   }
   void read_alone() {
-    RangeArrays arrays(count_);
-    arrays.append(ranges());
-    auto transfer = submit(arrays, deadline_);
+    auto transfer = submit_alone();
     end_with(transfer.ok() ? transfer->wait() : transfer.status());
   }
   // What became of its ranges.
@@ -167,6 +173,13 @@ class Reader::Flight {
       begin += piece.bytes;
     }
     return {};
+  }
+
+  Result<Transfer> submit_alone() const {
+    if (count_ == 1) return submit(ranges().front().list(), deadline_);
+    RangeArrays arrays(count_);
+    arrays.append(ranges());
+    return submit(arrays.list(), deadline_);
   }
 
   void add(const Range& range) {
@@ -269,7 +282,7 @@ class Reader::Trip {
   void start() {
     RangeArrays merged(ranges_);
     for (const Flight* const flight : flights_) merged.append(flight->ranges());
-    transfer_.emplace(flights_.front()->submit(merged, deadline_));
+    transfer_.emplace(flights_.front()->submit(merged.list(), deadline_));
   }
 
   // When it returns, nothing touches the memory any more.
