@@ -16,7 +16,7 @@ constexpr size_t kMaxIdleLines = 64;
 constexpr size_t kMaxUnsent = 4096;
 constexpr size_t kMaxSessions = 64;
 // For a line over ZeroMQ that was made to release claims.
-constexpr Duration kFirstConnection = std::chrono::milliseconds(50);
+constexpr Duration kFirstConnection = std::chrono::milliseconds(250);
 constexpr Duration kJoinTime = std::chrono::seconds(5);
 
 Status silent(const Endpoint& sender, const Status& why, const Home& home) {

@@ -58,7 +58,9 @@ bool RobustMutex::init(pthread_mutex_t& mutex) noexcept {
   return made;
 }
 
-bool RobustMutex::is_sane() const noexcept { return mutex_.__data.__kind == own_kind(); }
+bool RobustMutex::is_sane() const noexcept {
+  return __atomic_load_n(&mutex_.__data.__kind, __ATOMIC_RELAXED) == own_kind();
+}
 
 LockAnswer RobustMutex::lock(const Deadline& deadline) noexcept {
   const LockAnswer at_once = try_lock();
@@ -80,7 +82,7 @@ LockAnswer RobustMutex::try_lock() noexcept {
 
 void RobustMutex::unlock() noexcept {
   // Held by this thread, so it is ours to mend: of another kind it would stay locked, or worse.
-  mutex_.__data.__kind = own_kind();
+  if (!is_sane()) __atomic_store_n(&mutex_.__data.__kind, own_kind(), __ATOMIC_RELAXED);
   (void)::pthread_mutex_unlock(&mutex_);
 }
 
