@@ -96,7 +96,7 @@ def reason_of(case: ElementTree.Element) -> str:
 
 
 def key_lines(lines: Sequence[str]) -> str:
-    marks = ("Failure", "ERROR:", "SUMMARY:", "WARNING: ThreadSanitizer", "E   ", "terminate")
+    marks = (": Failure", "ERROR:", "SUMMARY:", "WARNING: ThreadSanitizer", "E   ", "terminate")
     said = [at for at, line in enumerate(lines) if any(mark in line for mark in marks)]
     if said:
         lines = [line for at in said[:2] for line in lines[at : at + 5]]
