@@ -105,9 +105,9 @@ TEST_F(RegistrationTest, ThreeHundredRoundsOfFreshMemoryStayFlat) {
     ASSERT_OK(must(session.read(whole(kBytes))).wait(5s));
     ASSERT_TRUE(round % 50 != 0 || !first_wrong(memory.bytes(), seed()));
     ASSERT_EQ(local.deregister().reason(), Reason::kOk);
-    if (round == 30) early = pss_bytes();
+    if (round == 30) early = own_bytes();
   }
-  EXPECT_TRUE(kSanitized || pss_bytes() <= early + (4 << 20)) << pss_bytes() << " after " << early;
+  EXPECT_TRUE(kSanitized || own_bytes() <= early + (4 << 20)) << own_bytes() << " after " << early;
   EXPECT_EQ(metric(*engine, "registered_bytes"), 0);
 }
 
@@ -118,9 +118,9 @@ TEST_F(RegistrationTest, AllocatedMemoryIsGivenBackRoundAfterRound) {
     Region pool = must(engine->allocate(4 << 20));
     fill_pattern(pool.bytes().first(4096), seed());
     ASSERT_EQ(pool.deregister().reason(), Reason::kOk);
-    if (round == 20) early = pss_bytes();
+    if (round == 20) early = own_bytes();
   }
-  EXPECT_TRUE(kSanitized || pss_bytes() <= early + (2 << 20)) << pss_bytes() << " after " << early;
+  EXPECT_TRUE(kSanitized || own_bytes() <= early + (2 << 20)) << own_bytes() << " after " << early;
   EXPECT_EQ(metric(*engine, "allocated_bytes"), 0);
 }
 

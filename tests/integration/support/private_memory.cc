@@ -116,12 +116,12 @@ AliasedMemory::AliasedMemory(size_t body, size_t tail) : tail_(tail) {
 
 AliasedMemory::~AliasedMemory() { ::munmap(bytes_.data(), bytes_.size()); }
 
-uint64_t pss_bytes() {
+uint64_t own_bytes() {
   std::ifstream file("/proc/self/smaps_rollup");
   std::string word;
   uint64_t kib = 0;
   while (file >> word) {
-    if (word == "Pss:") {
+    if (word == "Private_Dirty:") {
       file >> kib;
       break;
     }

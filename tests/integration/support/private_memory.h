@@ -65,7 +65,8 @@ class AliasedMemory {
   size_t tail_;
 };
 
-// Proportional set size of this process: what it really costs.
-uint64_t pss_bytes();
+// Pages that this process alone has mapped and written. Not its proportional set: that grows when
+// another process with the same program ends.
+uint64_t own_bytes();
 
 }  // namespace stagelink::test
