@@ -82,6 +82,7 @@ bool stderr_is_ready() noexcept {
 }
 
 void write_line(LogLevel level, std::string_view what, std::string_view text) {
+  if (!stderr_is_ready()) return;
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);
   std::tm parts{};
@@ -102,7 +103,7 @@ void write_line(LogLevel level, std::string_view what, std::string_view text) {
 }  // namespace
 
 void log(LogLevel level, std::string_view what, std::string_view text) {
-  if (level >= LogLevel::kOff || !log_enabled(level) || !stderr_is_ready()) return;
+  if (level >= LogLevel::kOff || !log_enabled(level)) return;
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
   uint32_t held_back = 0;

@@ -147,7 +147,8 @@ TEST(RegistryServerTest, AKeptConnectionThatAsksNothingEndsInItsTime) {
 }
 
 TEST(RegistryServerTest, WhoAsksNothingMakesRoomForWhoAsks) {
-  const auto server = start_registry({.max_connections = 2});
+  // Nobody leaves by time while this waits.
+  const auto server = start_registry({.max_connections = 2, .request_timeout = 60s});
   RawClient silent(server->endpoint().port);
   RawClient half(server->endpoint().port);
   ASSERT_TRUE(half.send("GET /hea"));
